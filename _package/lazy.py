@@ -1,0 +1,22 @@
+"""Packages whose public names are imported on first use, so that ``headrace build --help`` never loads torch."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a module ``__getattr__`` (PEP 562) for ``package``.
+
+    Args:
+        package: the package's ``__name__``.
+        homes: public name -> name of the module inside the package that defines it.
+    """
+
+    def module_getattr(name: str) -> Any:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{home}"), name)
+
+    return module_getattr

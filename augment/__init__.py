@@ -1,0 +1,12 @@
+"""Keyed randomness and the geometry of an image: pure functions of (sample, seed, epoch, sample id)."""
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from .random import Draw
+
+__all__ = ["Draw"]
+
+__getattr__ = lazy_exports(__name__, {"Draw": "random"})

@@ -1,0 +1,27 @@
+"""What exists, in which order it is read, and the background workers that read it."""
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from .augmented import AugmentedImageDatastore
+    from .batch import Batch
+    from .datastore import Datastore
+    from .image import ImageDatastore
+    from .loader import Loader
+    from .sharded import ShardDatastore
+
+__all__ = ["AugmentedImageDatastore", "Batch", "Datastore", "ImageDatastore", "Loader", "ShardDatastore"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "AugmentedImageDatastore": "augmented",
+        "Batch": "batch",
+        "Datastore": "datastore",
+        "ImageDatastore": "image",
+        "Loader": "loader",
+        "ShardDatastore": "sharded",
+    },
+)

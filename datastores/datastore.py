@@ -1,0 +1,198 @@
+"""A datastore: anything with ``__len__`` and ``__getitem__``. Everything that a Loader needs is derived from them."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..augment.random import Draw
+from ..errors import ConfigError, FieldError, ShapeError
+from .clock import Clock, Stage
+from .schema import IntArray, Rows, Sample, Schema
+
+__all__ = ["Datastore", "EncodedImage", "ImageSource", "SupportsIndex", "as_datastore", "fingerprint_of"]
+
+
+class SupportsIndex(Protocol):
+    """Any object with ``__len__`` and ``__getitem__``: a list, an array, a map-style dataset."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Datastore(ABC):
+    """Base of all datastores, and of yours: write ``__len__`` and ``__getitem__``, the rest follows.
+
+    Every datastore is a valid map-style dataset for ``torch.utils.data.DataLoader`` as well.
+
+    Example:
+        >>> import numpy as np
+        >>> class Squares(Datastore):
+        ...     def __len__(self):
+        ...         return 3
+        ...     def __getitem__(self, index):
+        ...         return {"x": np.float32(index), "label": index * index}
+        >>> [field.name for field in Squares().schema().fields]
+        ['x', 'label']
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of samples."""
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Sample:
+        """Return sample ``index`` (0 <= index < len) as field name -> array, number or string."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Go through all samples in stored order."""
+        return (self[index] for index in range(len(self)))
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        """Return sample ``index`` as ``draw`` makes it; the same as ``self[index]`` where nothing is random."""
+        del draw
+        return self[index]
+
+    @property
+    def shard_sizes(self) -> IntArray:
+        """Samples per shard in stored order, int64 (shards,): what lies together and is best read together."""
+        return np.array([len(self)], np.int64)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what the data are and how they are prepared; a saved position is only valid for the same."""
+        return fingerprint_of(type(self).__qualname__, len(self))
+
+    def locate(self, index: int) -> str:
+        """Say where sample ``index`` comes from, for an error message."""
+        return f"sample {index} of {type(self).__name__}"
+
+    def schema(self) -> Schema:
+        """Describe one row of a batch, by reading one sample.
+
+        Raises:
+            ConfigError: there are no samples.
+        """
+        if not len(self):
+            raise ConfigError(f"{type(self).__name__} is empty: there is nothing to load")
+        return Schema.of(self[0], self.locate(0))
+
+    def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
+        """Write the samples ``ids`` into ``rows``, one after the other.
+
+        Args:
+            ids: int64 (n,), sample ids.
+            draw: the random world they are drawn in.
+            rows: field name -> array (n, *shape) to write into, as ``schema()`` describes it.
+            clock: told how long each stage took.
+
+        Raises:
+            FieldError: a sample lacks a field.
+            ShapeError: a sample's field has another shape or a dtype that does not fit.
+        """
+        for row, index in enumerate(ids.tolist()):
+            sample = self.sample(index, draw)
+            for name, column in rows.items():
+                self._put(sample, index, name, column[row])
+            clock.lap(Stage.READ)
+
+    def _put(self, sample: Sample, index: int, name: str, row: NDArray[Any]) -> None:
+        if name not in sample:
+            raise FieldError(f"{self.locate(index)} has no field {name!r}: it has {sorted(sample)}")
+        value = np.asarray(sample[name])
+        if value.shape != row.shape or not np.can_cast(value.dtype, row.dtype, "same_kind"):
+            raise ShapeError(
+                f"field {name!r} of {self.locate(index)} is {value.dtype} {value.shape}, but the first sample's is "
+                f"{row.dtype} {row.shape}: all samples of a batch must agree, so resize or crop them first"
+            )
+        row[...] = value
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """One image as stored: its file's bytes, and its class number (None where there are no labels)."""
+
+    data: bytes
+    label: int | None
+
+
+class ImageSource(Datastore):
+    """A datastore of encoded images: decoding is left to whoever knows which size is wanted."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> tuple[str, ...]:
+        """Class names; the label of a sample is a position in this tuple. Empty without names."""
+
+    @property
+    @abstractmethod
+    def has_labels(self) -> bool:
+        """Whether samples carry a label."""
+
+    @abstractmethod
+    def encoded(self, ids: IntArray) -> list[EncodedImage]:
+        """Read the samples ``ids``, in this order, without decoding them."""
+
+    @abstractmethod
+    def key(self, index: int) -> str:
+        """The name of sample ``index`` inside its dataset, unique there."""
+
+
+class _MapDatastore(Datastore):
+    """A user's own object with ``__len__`` and ``__getitem__``, made a datastore."""
+
+    def __init__(self, source: "SupportsIndex") -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        item = self.source[index]
+        if isinstance(item, Mapping):
+            return dict(item)
+        if isinstance(item, tuple) and len(item) == 2:
+            return {"image": _plain(item[0]), "label": _plain(item[1])}
+        raise ShapeError(
+            f"{self.locate(index)} is {type(item).__name__}: return a mapping of field names to arrays, "
+            "or a pair (image, label)"
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(type(self.source).__qualname__, len(self))
+
+    def locate(self, index: int) -> str:
+        return f"sample {index} of {type(self.source).__name__}"
+
+
+def as_datastore(source: "Datastore | SupportsIndex") -> Datastore:
+    """Return ``source`` itself if it is a datastore, or one that wraps any object with ``__len__`` and ``__getitem__``.
+
+    Its items may be mappings (field name -> array or number) or pairs (image, label).
+
+    Raises:
+        ConfigError: the object lacks one of the two methods.
+    """
+    if isinstance(source, Datastore):
+        return source
+    if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        raise ConfigError(
+            f"{type(source).__name__} is no datastore: it needs __len__ and __getitem__ (an iterable-only source "
+            "has no length and no order that could be repeated)"
+        )
+    return _MapDatastore(source)
+
+
+def _plain(value: Any) -> Any:
+    return value.numpy() if hasattr(value, "numpy") else value
+
+
+def fingerprint_of(*parts: object) -> str:
+    """Return a SHA-256 over the ``repr`` of the parts: 64 hexadecimal digits."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

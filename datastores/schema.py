@@ -1,0 +1,80 @@
+"""What one row of a batch looks like: the agreement between a datastore, its workers and the batch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ShapeError
+
+__all__ = ["Field", "IntArray", "Rows", "Sample", "Schema"]
+
+IntArray: TypeAlias = NDArray[np.int64]
+
+#: One sample: field name -> value. "image" is uint8 (H, W, C), "label" an int, "key" a str.
+Sample: TypeAlias = dict[str, Any]
+
+#: The rows of a batch, or of a part of it: field name -> array (n, *field.shape), to be written in place.
+Rows: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One tensor of a batch.
+
+    Args:
+        name: for example "image" or "label".
+        shape: of one row, without the batch axis; () for a number. An image is (H, W, C).
+        dtype: NumPy's name of the element type, for example "uint8".
+        is_image: rows are (H, W, C) and the batch shows them as (N, C, H, W), channels last in memory.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    is_image: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tensors of a batch, in order."""
+
+    fields: tuple[Field, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all fields."""
+        return sum(field.row_bytes for field in self.fields)
+
+    @classmethod
+    def of(cls, sample: Sample, where: str) -> "Schema":
+        """Describe a sample; strings (keys, file names) are left out, since they are not tensors.
+
+        Args:
+            sample: field name -> array or number.
+            where: the sample's place, for the error.
+
+        Raises:
+            ShapeError: a field that cannot become a row of a tensor.
+        """
+        return cls(tuple(_field(n, v, where) for n, v in sample.items() if not isinstance(v, (str, bytes))))
+
+
+def _field(name: str, value: object, where: str) -> Field:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ShapeError(
+            f"field {name!r} of {where} is {type(value).__name__}, which cannot become a tensor: "
+            "return arrays, numbers or strings"
+        )
+    dtype = "int64" if array.ndim == 0 and array.dtype.kind in "iu" else array.dtype.name
+    is_image = array.ndim == 3 and array.dtype == np.uint8 and array.shape[2] in (1, 3, 4)
+    return Field(name, array.shape, dtype, is_image)
