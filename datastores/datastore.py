@@ -98,19 +98,20 @@ class Datastore(ABC):
         for row, index in enumerate(ids.tolist()):
             sample = self.sample(index, draw)
             for name, column in rows.items():
-                self._put(sample, index, name, column[row])
+                self._put(sample, index, name, column, row)
             clock.lap(Stage.READ)
 
-    def _put(self, sample: Sample, index: int, name: str, row: NDArray[Any]) -> None:
+    def _put(self, sample: Sample, index: int, name: str, column: NDArray[Any], row: int) -> None:
         if name not in sample:
             raise FieldError(f"{self.locate(index)} has no field {name!r}: it has {sorted(sample)}")
         value = np.asarray(sample[name])
-        if value.shape != row.shape or not np.can_cast(value.dtype, row.dtype, "same_kind"):
+        shape = column.shape[1:]
+        if value.shape != shape or not np.can_cast(value.dtype, column.dtype, "same_kind"):
             raise ShapeError(
                 f"field {name!r} of {self.locate(index)} is {value.dtype} {value.shape}, but the first sample's is "
-                f"{row.dtype} {row.shape}: all samples of a batch must agree, so resize or crop them first"
+                f"{column.dtype} {shape}: all samples of a batch must agree, so resize or crop them first"
             )
-        row[...] = value
+        column[row] = value
 
 
 @dataclass(frozen=True, slots=True)

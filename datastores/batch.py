@@ -1,0 +1,81 @@
+"""A batch: the rows of one step, as torch tensors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import FieldError
+from .schema import Rows, Schema
+
+__all__ = ["Batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one step that belong to this rank.
+
+    The tensors view shared memory that workers wrote, without a copy. They may be kept, changed and passed on
+    freely: the memory is used again only when the last tensor that views it is gone.
+
+    Args:
+        fields: field name -> tensor whose first axis is the row. An image field is (N, C, H, W), channels last in
+            memory.
+        ids: int64 (N,), sample ids.
+        valid: bool (N,), False where a row only pads the last batch (``last_batch="pad"``).
+        epoch: the epoch it belongs to.
+        step: its number in the epoch, from 0.
+    """
+
+    fields: Mapping[str, torch.Tensor]
+    ids: torch.Tensor
+    valid: torch.Tensor
+    epoch: int
+    step: int
+
+    @classmethod
+    def of_rows(
+        cls, schema: Schema, rows: Rows, ids: torch.Tensor, valid: torch.Tensor, epoch: int, step: int
+    ) -> "Batch":
+        """Make a batch that views ``rows``."""
+        fields = {}
+        for field in schema.fields:
+            tensor = torch.from_numpy(rows[field.name])
+            fields[field.name] = tensor.permute(0, 3, 1, 2) if field.is_image else tensor
+        return cls(fields, ids, valid, epoch, step)
+
+    @property
+    def images(self) -> torch.Tensor:
+        """uint8 (N, C, H, W), channels last in memory.
+
+        Raises:
+            FieldError: the data have no "image".
+        """
+        return self["image"]
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """int64 (N,), class numbers.
+
+        Raises:
+            FieldError: the data have no "label".
+        """
+        return self["label"]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Return a field by its name."""
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise FieldError(f"this batch has no field {name!r}: it has {sorted(self.fields)}") from None
+
+    def __len__(self) -> int:
+        """Rows of this batch on this rank."""
+        return len(self.ids)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """Return the batch with all its tensors on ``device``."""
+        fields = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.fields.items()}
+        ids = self.ids.to(device, non_blocking=non_blocking)
+        valid = self.valid.to(device, non_blocking=non_blocking)
+        return Batch(fields, ids, valid, self.epoch, self.step)

@@ -1,0 +1,99 @@
+"""Batches made in this process: the same interface as the pool of processes, and the same code for the rows."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..augment.random import Draw
+from .clock import Clock
+from .datastore import Datastore
+from .messages import Task
+from .schema import IntArray, Rows
+from .slots import SlotLayout, SlotRing
+from .worker import make_rows
+
+__all__ = ["Dispatcher", "InlineDispatcher", "Ticket"]
+
+
+class Ticket:
+    """A batch that was ordered.
+
+    Args:
+        ids: int64 (n,), one sample id a row.
+        draw: the random world.
+        slot: where it is made.
+    """
+
+    __slots__ = ("draw", "dropped", "error", "error_row", "ids", "missing", "slot")
+
+    def __init__(self, ids: IntArray, draw: Draw, slot: int) -> None:
+        self.ids = ids
+        self.draw = draw
+        self.slot = slot
+        self.missing = 0  # tasks that are not done
+        self.dropped = False
+        self.error: Exception | None = None
+        self.error_row = 0
+
+    def fail(self, row: int, error: Exception) -> None:
+        """Keep the error of the lowest row, so that it is the same whichever worker was first."""
+        if self.error is None or row < self.error_row:
+            self.error, self.error_row = error, row
+
+
+class Dispatcher(Protocol):
+    """Makes batches: orders go in, and rows come out in any order that the caller asks for."""
+
+    def put(self, ids: IntArray, draw: Draw) -> Ticket:
+        """Order a batch of samples; returns at once."""
+
+    def get(self, ticket: Ticket) -> Rows:
+        """Wait for a batch and return its rows; their memory is used again when the last view of it is gone.
+
+        Raises what the batch's first bad sample raised.
+        """
+
+    def drop(self, ticket: Ticket) -> None:
+        """Take back an order."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more batches can be made."""
+
+    @property
+    def close(self) -> Callable[[], object]:
+        """Stop; batches that were handed out stay valid."""
+
+
+class InlineDispatcher:
+    """Makes each batch when it is asked for, in this process (``workers=0``)."""
+
+    def __init__(self, source: Datastore, layout: SlotLayout) -> None:
+        self._source = source
+        self._ring = SlotRing(layout, slots=0)
+        self.clock = Clock()
+
+    def put(self, ids: IntArray, draw: Draw) -> Ticket:
+        """Note an order."""
+        return Ticket(ids, draw, slot=-1)
+
+    def get(self, ticket: Ticket) -> Rows:
+        """Make the batch now."""
+        slot = self._ring.acquire()
+        rows = self._ring.lend(slot, len(ticket.ids))
+        self.clock.restart()
+        failed = make_rows(self._source, Task(0, slot, 0, ticket.draw, ticket.ids), rows, self.clock)
+        if failed is not None:
+            raise failed.error
+        return rows
+
+    def drop(self, ticket: Ticket) -> None:
+        """Forget an order."""
+
+    @property
+    def closed(self) -> bool:
+        """Never: there is nothing to lose."""
+        return False
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._ring.close()

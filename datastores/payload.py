@@ -1,0 +1,109 @@
+"""A datastore on its way to another process."""
+
+import io
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+from .datastore import Datastore
+
+__all__ = ["Payload", "without_main"]
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A pickled datastore.
+
+    Args:
+        data: the pickle.
+        needs_main: whether it names something that the user's script defines, so that a worker must import the script.
+    """
+
+    data: bytes
+    needs_main: bool
+
+    @classmethod
+    def of(cls, source: Datastore) -> "Payload":
+        """Pickle a datastore.
+
+        Raises:
+            ConfigError: something in it cannot be pickled, or is defined where no other process can import it.
+        """
+        buffer = io.BytesIO()
+        pickler = _MainSpotter(buffer)
+        try:
+            pickler.dump(source)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigError(
+                f"{_culprit(source, type(source).__name__)} cannot be sent to a background worker ({error}): define it "
+                'at the top level of a module, or use start_method="fork", or workers=0'
+            ) from error
+        main_names = pickler.main_names
+        if main_names and not hasattr(sys.modules["__main__"], "__file__"):
+            raise ConfigError(
+                f"{', '.join(main_names)} is defined in an interactive session, where background workers cannot import "
+                'it: define it in a module, or use start_method="fork", or workers=0'
+            )
+        return cls(buffer.getvalue(), bool(main_names))
+
+    def open(self) -> Datastore:
+        """Return the datastore, in the process that received it."""
+        source = pickle.loads(self.data)  # noqa: S301 - pickled by the parent process
+        assert isinstance(source, Datastore)  # noqa: S101 - nothing else is ever packed
+        return source
+
+
+class _MainSpotter(pickle.Pickler):
+    """Notes which functions and classes of the user's script are pickled (by name)."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        self.main_names: list[str] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
+            self.main_names.append(value.__qualname__)
+        return NotImplemented
+
+
+def _culprit(value: object, path: str) -> str:
+    """Name the innermost part of a value that does not pickle, for example ``AugmentedImageDatastore.augment``."""
+    for name, part in _parts(value):
+        try:
+            pickle.dumps(part)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return _culprit(part, f"{path}.{name}")
+    return f"{path} ({getattr(value, '__qualname__', type(value).__name__)})"
+
+
+def _parts(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict):
+        return [(str(name), part) for name, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(str(position), part) for position, part in enumerate(value)]
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    names = [*getattr(value, "__dict__", ()), *(name for name in slots if hasattr(value, name))]
+    return [] if isinstance(value, type) or callable(value) else [(name, getattr(value, name)) for name in names]
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Start processes that do not run the user's script again, inside this context.
+
+    multiprocessing lets each spawned process import the parent's main module: seconds for each worker, and an error
+    where the script has no ``if __name__ == "__main__"``. Workers need that only for what the script itself defines
+    (``Payload.needs_main``), so the module's origin is hidden meanwhile.
+    """
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {
+        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
+    }
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)

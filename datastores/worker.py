@@ -1,0 +1,122 @@
+"""A background worker: makes rows, knows nothing about epochs, order or batches.
+
+::
+
+    starting --opened--> waiting --task--> working --rows written--> waiting ...
+       |                    |                 |
+       | cannot open        | pipe closed     | cannot make a row
+       v                    v                 v
+    Failed(-1), exit       exit             Failed, waiting
+
+A worker holds no state between tasks, so any worker can do any task, again and again, with the same bits. It ignores
+SIGINT and SIGTERM, which a terminal or a scheduler sends to the whole process group: the trainer may still need
+batches to finish its step. It ends when its pipe closes, and when the trainer process dies, however that happens.
+"""
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+
+import numpy as np
+import torch
+
+from .clock import Clock
+from .datastore import Datastore
+from .messages import Done, Failed, Ready, Task
+from .payload import Payload
+from .schema import Rows
+from .slots import SharedFile, SlotLayout, SlotMap
+
+__all__ = ["WorkerSetup", "make_rows", "worker_main"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """All that a worker is told once.
+
+    Args:
+        source: the datastore, or its pickle where the process is not a fork.
+        file: the slots' memory.
+        layout: of each slot.
+        foreign: pipe ends of other workers, which a forked process inherits and must close.
+    """
+
+    source: Payload | Datastore
+    file: SharedFile
+    layout: SlotLayout
+    foreign: tuple[Connection, ...] = ()
+
+
+def worker_main(connection: Connection, setup: WorkerSetup) -> None:
+    """Run a worker until its pipe closes.
+
+    Args:
+        connection: tasks come in, replies go out.
+        setup: what to work on.
+    """
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
+    for other in setup.foreign:
+        other.close()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    torch.set_num_threads(1)  # one core per worker: more of them is the user's choice of `workers`
+    try:
+        source = setup.source.open() if isinstance(setup.source, Payload) else setup.source
+    except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
+        error.add_note("raised while opening the datastore in a background worker")
+        connection.send_bytes(Failed(-1, 0, error).pack())
+        return
+    try:
+        _serve(connection, source, SlotMap(setup.file, setup.layout))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the trainer has closed the loader
+
+
+def _serve(connection: Connection, source: Datastore, slots: SlotMap) -> None:
+    connection.send_bytes(Ready().pack())
+    while True:
+        task = Task.unpack(connection.recv_bytes())
+        rows = slots.rows(task.slot)
+        part = {name: column[task.first_row : task.first_row + len(task.ids)] for name, column in rows.items()}
+        clock = Clock()
+        reply = make_rows(source, task, part, clock) or Done(task.number, tuple(clock.seconds))
+        connection.send_bytes(reply.pack())
+
+
+def make_rows(source: Datastore, task: Task, rows: Rows, clock: Clock) -> Failed | None:
+    """Do a task: write its samples into ``rows``; return the failure if one of them cannot be made.
+
+    The first row that fails is found by making the rows one by one, so the error names its sample however the datastore
+    works through many, and is the same for any cut of a batch into tasks.
+    """
+    try:
+        source.fill(task.ids, task.draw, rows, clock)
+    except Exception as error:  # noqa: BLE001 - a user's datastore may raise anything, and all of it must arrive
+        for row in range(len(task.ids)):
+            one = {name: column[row : row + 1] for name, column in rows.items()}
+            try:
+                source.fill(task.ids[row : row + 1], task.draw, one, clock)
+            except Exception as same:  # noqa: BLE001 - as above
+                return Failed(task.number, task.first_row + row, _blame(same, source, task.ids[row]))
+        error.add_note(f"raised while making samples {task.ids.tolist()} together, though each alone succeeds")
+        return Failed(task.number, task.first_row, error)
+    return None
+
+
+def _blame(error: Exception, source: Datastore, index: np.int64) -> Exception:
+    try:
+        where = source.locate(int(index))
+    except Exception as second:  # noqa: BLE001 - a user's locate must not hide the error it should explain
+        where = f"sample {index} (its place is unknown: {second})"
+    error.add_note(f"raised while making {where}")
+    return error
+
+
+def _exit_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)  # the main thread may be in the middle of a long call
