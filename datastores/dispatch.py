@@ -69,7 +69,7 @@ class InlineDispatcher:
 
     def __init__(self, source: Datastore, layout: SlotLayout) -> None:
         self._source = source
-        self._ring = SlotRing(layout, slots=0)
+        self._ring = SlotRing(layout, slots=2)
         self.clock = Clock()
 
     def put(self, ids: IntArray, draw: Draw) -> Ticket:

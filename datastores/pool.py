@@ -246,7 +246,7 @@ class ProcessPool:
         ours, theirs = self._context.Pipe()
         forked = self._context.get_start_method() == "fork"
         foreign = (ours, *(worker.connection for worker in self._workers)) if forked else ()
-        setup = WorkerSetup(self._source, self._ring.file, self._ring.layout, foreign)
+        setup = WorkerSetup(self._source, self._ring.file, self._ring.layout, self._ring.first, foreign)
         process = self._context.Process(target=worker_main, args=(theirs, setup), daemon=True, name="headrace-worker")
         hide = isinstance(self._source, Payload) and not self._source.needs_main
         with without_main() if hide else contextlib.nullcontext():

@@ -15,6 +15,7 @@ from multiprocessing import reduction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from .schema import Rows, Schema
@@ -39,7 +40,7 @@ class SlotLayout:
         """Bytes of one slot, a whole number of pages."""
         return sum(_page_aligned(field.row_bytes * self.rows) for field in self.schema.fields) or mmap.PAGESIZE
 
-    def view(self, memory: np.ndarray[Any, np.dtype[np.uint8]], rows: int) -> Rows:
+    def view(self, memory: NDArray[np.uint8], rows: int) -> Rows:
         """Return the fields' first ``rows`` rows inside a slot's memory, uint8 (slot_bytes,)."""
         fields, offset = {}, 0
         for field in self.schema.fields:
@@ -68,18 +69,8 @@ class SharedFile:
         self._close()
 
     def grow(self, size: int) -> None:
-        """Make the file ``size`` bytes long.
-
-        Raises:
-            ConfigError: there is not enough memory.
-        """
-        try:
-            os.ftruncate(self.descriptor, size)
-        except OSError as error:
-            raise ConfigError(
-                f"no room for {size / 2**20:.0f} MiB of batches in shared memory ({error.strerror}): "
-                "use a smaller batch_size or prefetch, or keep fewer batches"
-            ) from error
+        """Make the file ``size`` bytes long; bytes that nobody has touched take no memory."""
+        os.ftruncate(self.descriptor, size)
 
     def map(self, offset: int, size: int) -> mmap.mmap:
         """Map ``size`` bytes from ``offset``, which is a multiple of the page size."""
@@ -97,20 +88,40 @@ def _receive_file(sent: Any) -> SharedFile:
 
 
 class SlotMap:
-    """A worker's view of the slots: each is mapped when it is first needed."""
+    """Finds the memory of a slot, in whichever process.
 
-    def __init__(self, file: SharedFile, layout: SlotLayout) -> None:
+    Slots are mapped in extents: the first ``first`` slots, then as many again as there are, and so on, because Python
+    keeps a file descriptor open for each mapping, and a consumer may keep thousands of batches.
+
+    Args:
+        file: that holds all slots.
+        layout: of each slot.
+        first: slots of the first extent, at least 1.
+    """
+
+    def __init__(self, file: SharedFile, layout: SlotLayout, first: int) -> None:
         self._file = file
         self._layout = layout
-        self._slots: dict[int, Rows] = {}
+        self._first = first
+        self._extents: dict[int, mmap.mmap] = {}
+
+    def extent(self, slot: int) -> range:
+        """Return the slots that are mapped together with ``slot``."""
+        if slot < self._first:
+            return range(self._first)
+        start = self._first << (slot // self._first).bit_length() - 1
+        return range(start, 2 * start)
+
+    def memory(self, slot: int) -> NDArray[np.uint8]:
+        """Return a new array, uint8 (slot_bytes,), over a slot; the file must be long enough for its extent."""
+        extent, size = self.extent(slot), self._layout.slot_bytes
+        if extent.start not in self._extents:
+            self._extents[extent.start] = self._file.map(extent.start * size, len(extent) * size)
+        return np.frombuffer(self._extents[extent.start], np.uint8, size, (slot - extent.start) * size)
 
     def rows(self, slot: int) -> Rows:
-        """Return all rows of a slot, to be written."""
-        if slot not in self._slots:
-            size = self._layout.slot_bytes
-            memory = np.frombuffer(self._file.map(slot * size, size), np.uint8)
-            self._slots[slot] = self._layout.view(memory, self._layout.rows)
-        return self._slots[slot]
+        """Return all rows of a slot."""
+        return self._layout.view(self.memory(slot), self._layout.rows)
 
 
 class SlotRing:
@@ -118,20 +129,21 @@ class SlotRing:
 
     Args:
         layout: of each slot.
-        slots: how many to make at once; more are made when all are in use.
+        slots: how many to make at once, at least 1; more are made when all are in use.
+
+    Raises:
+        ConfigError: the machine has not so much memory.
     """
 
     def __init__(self, layout: SlotLayout, slots: int) -> None:
         self.layout = layout
         self.file = SharedFile()
-        self._maps: list[mmap.mmap] = []
+        self.first = slots
+        self._map = SlotMap(self.file, layout, slots)
+        self._made = 0
         self._free: deque[int] = deque()
         for _ in range(slots):
             self._free.append(self._make())
-
-    def __len__(self) -> int:
-        """Slots that exist, in use or free."""
-        return len(self._maps)
 
     def acquire(self) -> int:
         """Return the number of a slot that nobody uses, making one if there is none."""
@@ -143,7 +155,7 @@ class SlotRing:
 
     def lend(self, slot: int, rows: int) -> Rows:
         """Return a slot's first rows; it comes back by itself when the last view of them is gone."""
-        memory = np.frombuffer(self._maps[slot], np.uint8)
+        memory = self._map.memory(slot)
         # Every array and tensor that views the slot keeps this very object alive, so its end is the end of them all.
         # deque.append is atomic: tensors may die in any thread, and in the middle of any other call here.
         weakref.finalize(memory, self._free.append, slot).atexit = False
@@ -152,15 +164,20 @@ class SlotRing:
     def close(self) -> None:
         """Let go of the memory; batches that were lent stay valid."""
         self.file.close()
-        self._maps.clear()
+        self._map = SlotMap(self.file, self.layout, self.first)
         self._free.clear()
 
     def _make(self) -> int:
-        slot, size = len(self._maps), self.layout.slot_bytes
-        self.file.grow((slot + 1) * size)
-        memory = self.file.map(slot * size, size)
-        np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 0
-        self._maps.append(memory)
+        slot = self._made
+        needed, present = (slot + 1) * self.layout.slot_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed > present:
+            raise ConfigError(
+                f"{slot + 1} batches of {self.layout.rows} rows need {needed / 2**20:.0f} MiB of memory, and this "
+                f"machine has {present / 2**20:.0f}: use a smaller batch_size or prefetch, or keep fewer batches"
+            )
+        self.file.grow(self._map.extent(slot).stop * self.layout.slot_bytes)
+        self._map.memory(slot)[:: mmap.PAGESIZE] = 0
+        self._made += 1
         return slot
 
 

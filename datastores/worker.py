@@ -41,12 +41,14 @@ class WorkerSetup:
         source: the datastore, or its pickle where the process is not a fork.
         file: the slots' memory.
         layout: of each slot.
+        first_slots: slots of the first extent.
         foreign: pipe ends of other workers, which a forked process inherits and must close.
     """
 
     source: Payload | Datastore
     file: SharedFile
     layout: SlotLayout
+    first_slots: int
     foreign: tuple[Connection, ...] = ()
 
 
@@ -70,7 +72,7 @@ def worker_main(connection: Connection, setup: WorkerSetup) -> None:
         connection.send_bytes(Failed(-1, 0, error).pack())
         return
     try:
-        _serve(connection, source, SlotMap(setup.file, setup.layout))
+        _serve(connection, source, SlotMap(setup.file, setup.layout, setup.first_slots))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the trainer has closed the loader
 

@@ -1,0 +1,76 @@
+"""What is derived from __len__ and __getitem__."""
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from headrace.augment.random import Draw
+from headrace.datastores import Datastore
+from headrace.datastores.clock import Clock, Stage
+from headrace.datastores.datastore import as_datastore, fingerprint_of
+from headrace.datastores.schema import Field, Schema
+from headrace.errors import ConfigError, ShapeError
+from torch.utils.data import DataLoader
+from toys import Noise
+
+
+class Numbers(Datastore):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not 0 <= index < 4:
+            raise IndexError(index)
+        return {"x": np.array([index, index + 0.5], np.float32), "label": index, "key": f"n{index}"}
+
+
+def test_schema_of_a_sample() -> None:
+    assert Numbers().schema() == Schema((Field("x", (2,), "float32"), Field("label", (), "int64")))
+    assert Noise().schema().fields[0] == Field("image", (6, 5, 3), "uint8", is_image=True)
+    assert Noise().schema().row_bytes == 6 * 5 * 3 + 8
+    with pytest.raises(ShapeError, match="field 'when' of here is date, which cannot become a tensor"):
+        Schema.of({"when": dt.date(2026, 1, 1)}, "here")
+
+
+def test_fill_writes_rows_and_tells_the_time() -> None:
+    rows = {"x": np.zeros((2, 2), np.float32), "label": np.zeros(2, np.int64)}
+    clock = Clock()
+    Numbers().fill(np.array([3, 1]), Draw(), rows, clock)
+    assert rows["x"].tolist() == [[3.0, 3.5], [1.0, 1.5]]
+    assert rows["label"].tolist() == [3, 1]
+    assert clock.seconds[Stage.READ] > 0 == clock.seconds[Stage.DECODE]
+
+
+def test_a_datastore_is_a_map_style_dataset() -> None:
+    batches = list(DataLoader(Numbers(), batch_size=2))
+    assert [b["label"].tolist() for b in batches] == [[0, 1], [2, 3]]
+    assert [sample["label"] for sample in Numbers()] == [0, 1, 2, 3]
+
+
+def test_an_empty_datastore_has_no_schema() -> None:
+    with pytest.raises(ConfigError, match="Noise is empty"):
+        Noise(samples=0).schema()
+
+
+def test_pairs_and_tensors_are_accepted() -> None:
+    store = as_datastore([(torch.ones(2, 2, 1, dtype=torch.uint8), torch.tensor(3))])
+    assert [(f.name, f.shape, f.dtype) for f in store.schema().fields] == [
+        ("image", (2, 2, 1), "uint8"),
+        ("label", (), "int64"),
+    ]
+    with pytest.raises(ShapeError, match="sample 0 of list is str"):
+        as_datastore(["text"])[0]
+
+
+def test_narrowing_is_refused_and_same_kind_is_cast() -> None:
+    rows = {"x": np.zeros((1, 2), np.int64), "label": np.zeros(1, np.int64)}
+    with pytest.raises(ShapeError, match="is float32"):
+        Numbers().fill(np.array([0]), Draw(), rows, Clock())
+
+
+def test_fingerprints() -> None:
+    assert fingerprint_of("a", 1) == fingerprint_of("a", 1) != fingerprint_of("a", 2)
+    assert Noise(5).fingerprint != Noise(6).fingerprint
+    assert len(Noise().fingerprint) == 64

@@ -1,0 +1,104 @@
+"""Small datastores for the dispatch tests; importable, so that every start method can send them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from headrace.augment.random import Draw, Purpose
+from headrace.datastores import Batch, Datastore
+from headrace.datastores.schema import Sample
+
+
+class Noise(Datastore):
+    """Images whose pixels depend on seed, epoch and id; labels are ids."""
+
+    def __init__(self, samples: int = 100, shape: tuple[int, int, int] = (6, 5, 3), shards: int = 4) -> None:
+        self.samples, self.shape, self.shards = samples, shape, shards
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.sample(index, Draw())
+
+    @property
+    def shard_sizes(self) -> np.ndarray:
+        return np.diff(np.arange(self.shards + 1) * self.samples // self.shards)
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        numbers = draw.uniforms(np.array([index]), Purpose.NOISE, int(np.prod(self.shape)))
+        return {"image": (numbers.reshape(self.shape) * 256).astype(np.uint8), "label": index, "key": f"k{index}"}
+
+
+class Failing(Noise):
+    """Raises for some samples."""
+
+    def __init__(self, bad: Iterable[int], error: Exception | None = None, samples: int = 100) -> None:
+        super().__init__(samples)
+        self.bad = frozenset(bad)
+        self.error = error or ZeroDivisionError("a bad day")
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        if index in self.bad:
+            raise self.error
+        return super().sample(index, draw)
+
+    def locate(self, index: int) -> str:
+        return f"sample {index}: key 'k{index}' in shard s{index % 3}.tar"
+
+
+class Deadly(Noise):
+    """Kills the process that makes a certain sample, the first ``times`` times, counted in a file."""
+
+    def __init__(self, victim: int, times: int, tally: Path) -> None:
+        super().__init__()
+        self.victim, self.times, self.tally = victim, times, tally
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        if index == self.victim and self._count() < self.times:
+            with self.tally.open("ab") as file:
+                file.write(b"x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().sample(index, draw)
+
+    def _count(self) -> int:
+        return self.tally.stat().st_size if self.tally.exists() else 0
+
+
+class Slow(Noise):
+    """Takes its time, and writes the process id of each worker to a folder."""
+
+    def __init__(self, folder: Path, seconds: float, samples: int = 1000) -> None:
+        super().__init__(samples)
+        self.folder, self.seconds = folder, seconds
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        (self.folder / str(os.getpid())).touch()
+        time.sleep(self.seconds)
+        return super().sample(index, draw)
+
+
+class UnpicklableError(Exception):
+    """Cannot be rebuilt from its pickle."""
+
+    def __init__(self, first: str, second: int) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def digest(batches: Iterable[Batch]) -> list[bytes]:
+    """All that a consumer sees of batches, as bytes."""
+    return [
+        b"".join(
+            [
+                batch.images.permute(0, 2, 3, 1).numpy().tobytes(),
+                batch.labels.numpy().tobytes(),
+                batch.ids.numpy().tobytes(),
+                batch.valid.numpy().tobytes(),
+                f"{batch.epoch} {batch.step}".encode(),
+            ]
+        )
+        for batch in batches
+    ]
