@@ -7,9 +7,22 @@ from ..lazy import lazy_exports
 if TYPE_CHECKING:
     from .config import TrainConfig
     from .evaluate import evaluate
-    from .loop import fit
+    from .fingerprint import weights_sha256
+    from .loop import FitResult, fit
+    from .metrics import Accuracy
     from .run import Run
 
-__all__ = ["Run", "TrainConfig", "evaluate", "fit"]
+__all__ = ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"]
 
-__getattr__ = lazy_exports(__name__, {"Run": "run", "TrainConfig": "config", "evaluate": "evaluate", "fit": "loop"})
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "Accuracy": "metrics",
+        "FitResult": "loop",
+        "Run": "run",
+        "TrainConfig": "config",
+        "evaluate": "evaluate",
+        "fit": "loop",
+        "weights_sha256": "fingerprint",
+    },
+)

@@ -1,0 +1,103 @@
+"""How a training run is done: every choice in one frozen value that is checked before anything runs."""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from ..datastores.plan import LastBatch, Shuffle
+from ..errors import ConfigError
+
+__all__ = ["DEFAULTS", "Keep", "OnNonfinite", "ProgressStyle", "TrainConfig"]
+
+Keep: TypeAlias = Literal["last", "best"]
+ProgressStyle: TypeAlias = Literal["bar", "lines", "none"]
+OnNonfinite: TypeAlias = Literal["stop"]
+
+_CHOICES = {"shuffle": Shuffle, "last_batch": LastBatch, "keep": Keep, "progress": ProgressStyle}
+_LEAST = {"max_epochs": 1, "batch_size": 1, "seed": 0, "workers": 0, "prefetch": 1, "log_every": 1}
+_LEAST_OR_NONE = {"max_steps": 1, "patience": 1}
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """The settings of a run. All counts are optimizer steps, epochs or samples, never seconds.
+
+    Args:
+        max_epochs: passes over the data, at least 1; counted from the start of the loader's epoch 0.
+        max_steps: optimizer steps after which the run ends even inside an epoch; None: no such limit.
+        batch_size: rows of a global batch.
+        seed: 0 <= seed < 2**64, of the order of samples, of augmentation, and of what the model draws (dropout).
+        workers: background processes that make batches; 0: this process does.
+        prefetch: batches that are made ahead of the one in use.
+        shuffle: order of samples: "global", "window", "once" or "never" (see ``Plan``).
+        last_batch: of an epoch, when the samples do not fill it: "drop", "pad" or "keep". Rows that only pad a batch
+            count neither in the loss nor in metrics.
+        device: "auto" (the first NVIDIA GPU if there is one, else the CPU), "cpu", "cuda" or "cuda:1".
+        validate_every: "epoch", or a number of steps. The last step is always followed by a validation.
+        patience: the run ends after this many validations in a row whose loss is not below the best one so far; None:
+            it never ends for that.
+        keep: the weights that the model has at the end: those of the "last" step, or those of the "best" validation
+            (the lowest loss). "best" keeps one copy of the weights in CPU memory.
+        log_every: steps between two rows of the history. On a GPU the loss is read from the device only then.
+        csv: a file that receives the history row by row; it must not exist yet. None: none.
+        progress: "bar" (where stderr is no terminal: "lines"), "lines" (one for each row of the history) or "none".
+        on_nonfinite: what happens when a loss is NaN or infinite. "stop": the run ends and says which step and samples.
+
+    Raises:
+        ConfigError: a value is of the wrong type or out of range.
+
+    Example:
+        >>> TrainConfig(max_epochs=90, batch_size=256).last_batch
+        'drop'
+    """
+
+    max_epochs: int = 1
+    max_steps: int | None = None
+    batch_size: int = 128
+    seed: int = 0
+    workers: int = 0
+    prefetch: int = 4
+    shuffle: Shuffle = "global"
+    last_batch: LastBatch = "drop"
+    device: str = "auto"
+    validate_every: int | Literal["epoch"] = "epoch"
+    patience: int | None = None
+    keep: Keep = "last"
+    log_every: int = 50
+    csv: str | os.PathLike[str] | None = None
+    progress: ProgressStyle = "bar"
+    on_nonfinite: OnNonfinite = "stop"
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            _check_count(name, getattr(self, name), least)
+        for name, least in _LEAST_OR_NONE.items():
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name), least)
+        for name, choices in (*_CHOICES.items(), ("on_nonfinite", OnNonfinite)):
+            _check_choice(name, getattr(self, name), get_args(choices))
+        if self.seed >= 2**64:
+            raise ConfigError(f"seed must be below 2**64, got {self.seed}")
+        if self.validate_every != "epoch":
+            _check_count("validate_every", self.validate_every, 1, 'or "epoch"')
+        if not (isinstance(self.device, str) and _DEVICE.fullmatch(self.device)):
+            raise ConfigError(f'device must be "auto", "cpu", "cuda" or "cuda:<number>", got {self.device!r}')
+        if not (self.csv is None or isinstance(self.csv, (str, os.PathLike))):
+            raise ConfigError(f"csv must be the path of a file or None, got {self.csv!r}")
+
+
+def _check_count(name: str, value: Any, least: int, alternative: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        wanted = f"a whole number >= {least} {alternative}".strip()
+        raise ConfigError(f"{name} must be {wanted}, got {value!r}")
+
+
+def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+#: What a run does unless it is told otherwise.
+DEFAULTS = TrainConfig()

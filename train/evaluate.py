@@ -1,0 +1,114 @@
+"""How good a model is on some data: every sample exactly once."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from ..datastores.loader import Loader
+from ..errors import ConfigError
+from .checks import check_labels, check_loss
+from .device import DeviceFeed, choose_device, mode
+from .loading import Data, evaluation_loader
+from .metrics import Metric
+from .prepare import Prepare, images_and_labels, select_rows
+
+__all__ = ["LossFunction", "check_metrics", "evaluate", "measure"]
+
+#: (outputs, targets) -> one number, the mean over the samples of the batch.
+LossFunction: TypeAlias = Callable[[Any, Any], torch.Tensor]
+
+
+def evaluate(
+    model: nn.Module,
+    data: Data,
+    loss: LossFunction | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    *,
+    batch_size: int = 128,
+    workers: int = 0,
+    device: str = "auto",
+    prepare: Prepare = images_and_labels,
+) -> dict[str, float]:
+    """Return the loss and the metrics of ``model`` on ``data``, each sample counting exactly once.
+
+    The model is moved to the device and stays there; each of its modules has its mode back afterwards.
+
+    Args:
+        model: any module.
+        data: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader that drops nothing (whose
+            settings then win); epoch 0 of it, so that augmented data are the same at each call.
+        loss: (outputs, targets) -> the mean over the batch; batches are weighted by their samples.
+        metrics: name -> object with ``update(outputs, targets)``, ``compute()`` and ``reset()``.
+        batch_size: rows of a batch.
+        workers: background processes that make batches.
+        device: as in ``TrainConfig``.
+        prepare: makes (inputs, targets) of a batch on the device.
+
+    Returns:
+        "loss" (if there is one) and one value for each metric.
+
+    Raises:
+        ConfigError: no samples, neither loss nor metrics, or a device that is not there.
+        SampleError: a label that the model has no output for.
+
+    Example:
+        >>> import numpy as np
+        >>> from headrace.train import Accuracy
+        >>> data = [(np.zeros((4, 4, 1), np.uint8), 0) for _ in range(5)]
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+        >>> sorted(evaluate(model, data, nn.functional.cross_entropy, {"accuracy": Accuracy()}, device="cpu"))
+        ['accuracy', 'loss']
+    """
+    check_metrics(metrics)
+    if loss is None and not metrics:
+        raise ConfigError("evaluate was given neither a loss nor metrics: there is nothing to measure")
+    feed = DeviceFeed(choose_device(device))
+    loader = evaluation_loader(data, "the evaluation", batch_size=batch_size, workers=workers)
+    try:
+        return measure(model.to(feed.device), loader, feed, loss, metrics or {}, prepare)
+    finally:
+        if loader is not data:
+            loader.close()
+
+
+def check_metrics(metrics: Mapping[str, Metric] | None) -> None:
+    """Raise ConfigError unless ``metrics`` maps names other than "loss" to objects."""
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise ConfigError(f"metrics must be a dict of name -> metric, got {type(metrics).__name__}")
+    if metrics and "loss" in metrics:
+        raise ConfigError('a metric cannot be named "loss": that is the name of the loss itself')
+
+
+@torch.no_grad()
+def measure(
+    model: nn.Module,
+    loader: Loader,
+    feed: DeviceFeed,
+    loss: LossFunction | None,
+    metrics: Mapping[str, Metric],
+    prepare: Prepare,
+) -> dict[str, float]:
+    """Do what ``evaluate`` does with a loader and a device that are there already; the device is waited for once."""
+    total, samples = torch.zeros((), dtype=torch.float64, device=feed.device), 0
+    for metric in metrics.values():
+        metric.reset()
+    loader.set_epoch(0)
+    with mode(model, training=False):
+        for host in loader:
+            inputs, targets = prepare(feed.move(host))
+            rows = None if bool(host.valid.all()) else host.valid.nonzero()[:, 0]
+            outputs, targets = select_rows((model(inputs), targets), rows, len(host))
+            count = len(host) if rows is None else len(rows)
+            if loss is not None:
+                if prepare is images_and_labels:
+                    check_labels(loss, outputs, host)
+                value = loss(outputs, targets)
+                check_loss(value)
+                total += value.double() * count
+            for metric in metrics.values():
+                metric.update(outputs, targets)
+            samples += count
+    scores = {} if loss is None else {"loss": float(total) / samples}
+    return scores | {name: float(metric.compute()) for name, metric in metrics.items()}

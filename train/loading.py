@@ -1,0 +1,77 @@
+"""The loaders of a run: made from data and settings, or given ready-made."""
+
+from typing import TypeAlias
+
+from ..datastores.datastore import Datastore, SupportsIndex, as_datastore
+from ..datastores.loader import Loader
+from ..errors import ConfigError
+from .config import DEFAULTS, TrainConfig
+
+__all__ = ["Data", "evaluation_loader", "training_loader"]
+
+#: What can be trained on: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader.
+Data: TypeAlias = Datastore | SupportsIndex | Loader
+
+
+def training_loader(data: Data, config: TrainConfig) -> Loader:
+    """Return ``data`` itself if it is a loader, or one that is made as ``config`` says.
+
+    Raises:
+        ConfigError: a setting was given to both and differs, or the data cannot fill a batch.
+    """
+    if not isinstance(data, Loader):
+        return Loader(
+            data,
+            config.batch_size,
+            seed=config.seed,
+            workers=config.workers,
+            prefetch=config.prefetch,
+            shuffle=config.shuffle,
+            last_batch=config.last_batch,
+        )
+    plan = data.plan
+    settings = {
+        "batch_size": plan.batch_size,
+        "seed": plan.seed,
+        "workers": data.workers,
+        "prefetch": data.prefetch,
+        "shuffle": plan.shuffle,
+        "last_batch": plan.last_batch,
+    }
+    for name, found in settings.items():
+        asked = getattr(config, name)
+        if asked not in (found, getattr(DEFAULTS, name)):
+            raise ConfigError(
+                f"TrainConfig says {name}={asked!r}, but the Loader was made with {found!r}: a ready Loader brings its "
+                "own settings, so leave this one out of the TrainConfig"
+            )
+    return data
+
+
+def evaluation_loader(
+    data: Data, what: str, *, batch_size: int, workers: int, prefetch: int = DEFAULTS.prefetch, seed: int = 0
+) -> Loader:
+    """Return a loader that gives every sample exactly once: ``data`` itself, or one that is made here.
+
+    Args:
+        data: what is evaluated.
+        what: its name in errors, for example "validation".
+        batch_size: rows of a batch, if there are as many samples.
+        workers: background processes.
+        prefetch: batches made ahead.
+        seed: of augmentation, if the data are augmented.
+
+    Raises:
+        ConfigError: there are no samples, or a ready loader would leave some out.
+    """
+    if isinstance(data, Loader):
+        if data.plan.last_batch == "drop":
+            raise ConfigError(
+                f'the Loader for {what} drops the samples that do not fill a batch: make it with last_batch="keep"'
+            )
+        return data
+    source = as_datastore(data)
+    if not len(source):
+        raise ConfigError(f"{what} has no samples: give some, or leave it out")
+    size = min(batch_size, len(source))
+    return Loader(source, size, seed=seed, workers=workers, prefetch=prefetch, shuffle="never", last_batch="keep")

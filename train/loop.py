@@ -1,0 +1,194 @@
+"""``fit``: the whole of a training run in one call."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+import torch
+from torch import nn
+
+from ..errors import ConfigError
+from .checks import check_labels
+from .config import DEFAULTS, TrainConfig
+from .evaluate import LossFunction
+from .history import History
+from .loading import Data
+from .metrics import Metric
+from .prepare import Prepare, images_and_labels
+from .report import Report
+from .run import OptimizerLike, Run, StopReason
+from .validation import Validator
+
+__all__ = ["Event", "FitResult", "FitState", "OnEvent", "fit"]
+
+Event: TypeAlias = Literal["start", "step", "validation", "epoch", "done"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitState:
+    """What ``on_event`` is told.
+
+    Args:
+        step: optimizer steps done.
+        epoch: of the last of them, from 0.
+        total_steps: what ``step`` will be at the end, unless the run is stopped.
+        model: the model, in the midst of its training.
+        loss: of the last step, one number on the device (reading it waits for a GPU); None before the first step.
+        validation: name -> value of the last validation; empty before the first one.
+        history: the rows so far.
+    """
+
+    step: int
+    epoch: int
+    total_steps: int
+    model: nn.Module
+    loss: torch.Tensor | None
+    validation: Mapping[str, float]
+    history: History
+
+
+OnEvent: TypeAlias = Callable[[Event, FitState], Literal["stop"] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """What a run came to.
+
+    Args:
+        model: the model that was given, with the weights that were to be kept, on the device it was trained on.
+        history: rows of loss, speed and validation values.
+        stop_reason: "max epochs completed", "max steps completed", "validation patience met", "stopped by on_event",
+            "loss not finite" or "interrupted" (by Ctrl-C).
+        message: the same as a sentence with its particulars.
+        report: where the time went; ``print(result.report)``.
+        step: optimizer steps done.
+        best_step: of the best validation; None without validation.
+        best_value: its loss.
+    """
+
+    model: nn.Module
+    history: History
+    stop_reason: StopReason
+    message: str
+    report: Report
+    step: int
+    best_step: int | None
+    best_value: float | None
+
+
+def fit(
+    model: nn.Module,
+    data: Data,
+    loss: LossFunction,
+    optimizer: OptimizerLike,
+    config: TrainConfig = DEFAULTS,
+    validation: Data | None = None,
+    *,
+    metrics: Mapping[str, Metric] | None = None,
+    prepare: Prepare = images_and_labels,
+    on_event: OnEvent | None = None,
+) -> FitResult:
+    """Train ``model`` on ``data`` and return it with its history.
+
+    The weights depend on the model's first weights, data, loss, optimizer, seed, batch size and number of steps; not on
+    workers, prefetch, validation or logging. What the model draws (dropout) is seeded anew at each step; torch's random
+    generators, the mode of each module, and a loader that was given, are left as they were found.
+
+    Args:
+        model: any module with trainable parameters; trained in place.
+        data: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader, whose settings then win.
+        loss: (outputs, targets) -> one number, the mean over the samples of the batch.
+        optimizer: a torch optimizer over the model's parameters, or a factory that is given their list.
+        config: the settings.
+        validation: as ``data``; a ready Loader must drop nothing.
+        metrics: name -> metric, measured at each validation.
+        prepare: makes (inputs, targets) of a batch that is on the device. Default: images as float32 in [0, 1], and
+            labels.
+        on_event: called as ``on_event(event, state)`` at "start", after each "step", "validation" and "epoch", and when
+            all is "done"; the run ends when it returns "stop".
+
+    Returns:
+        The model, its history, why the run ended and where its time went. Ctrl-C ends the run as well, with the stop
+        reason "interrupted".
+
+    Raises:
+        ConfigError: settings that cannot work, found before the first step.
+        SampleError: a label that the model has no output for, or a sample that cannot be made.
+
+    Warns:
+        RuntimeWarning: the run ended because a loss was NaN or infinite; names the step and its samples.
+
+    Example:
+        >>> import numpy as np
+        >>> data = [(np.full((4, 4, 1), 9 * i, np.uint8), i % 2) for i in range(12)]
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+        >>> config = TrainConfig(max_epochs=2, batch_size=4, progress="none", device="cpu")
+        >>> result = fit(model, data, nn.functional.cross_entropy, torch.optim.Adam, config)
+        >>> result.step, result.stop_reason
+        (6, 'max epochs completed')
+    """
+    with (
+        Validator(validation, loss, metrics, config, prepare) as validator,
+        Run(model, data, optimizer, config, prepare=prepare, validation_names=validator.names) as run,
+    ):
+        tell = _Teller(on_event, run, validator)
+        try:
+            tell("start")
+            for step in run:
+                outputs = model(step.inputs)
+                if prepare is images_and_labels:
+                    check_labels(loss, outputs, step.host)
+                step.backward(loss(step.without_padding(outputs), step.without_padding(step.targets)))
+                step.update()
+                tell("step")
+                if validator.is_due(step, run) and run.check_finite():
+                    validator.validate(run)
+                    tell("validation")
+                if step.is_epoch_end:
+                    tell("epoch")
+        except KeyboardInterrupt:
+            run.stop("interrupted")
+        validator.restore_best(run)
+    tell("done")
+    if run.stop_reason == "loss not finite":
+        warnings.warn(run.message, RuntimeWarning, stacklevel=2)
+    return FitResult(
+        model=model,
+        history=run.history,
+        stop_reason=cast("StopReason", run.stop_reason),  # whatever ended the loop has set it
+        message=run.message,
+        report=run.report,
+        step=run.step,
+        best_step=validator.best_step,
+        best_value=validator.best_value,
+    )
+
+
+class _Teller:
+    """Tells ``on_event`` what happened, and stops the run if it says so."""
+
+    def __init__(self, on_event: OnEvent | None, run: Run, validator: Validator) -> None:
+        self._on_event = on_event
+        self._run = run
+        self._validator = validator
+
+    def __call__(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        run = self._run
+        last = run.last_step
+        state = FitState(
+            step=run.step,
+            epoch=last.epoch if last else run.loader.epoch,
+            total_steps=run.total_steps,
+            model=run.model,
+            loss=last.loss if last else None,
+            validation=self._validator.values,
+            history=run.history,
+        )
+        answer = self._on_event(event, state)
+        if answer == "stop":
+            run.stop("stopped by on_event")
+        elif answer is not None:
+            raise ConfigError(f'on_event returned {answer!r} at "{event}": it must return None or "stop"')

@@ -1,0 +1,71 @@
+"""The losses of a run, kept on the device until somebody needs them."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["LossMeter"]
+
+
+@dataclass(frozen=True, slots=True)
+class _StepLoss:
+    epoch: int
+    index: int
+    ids: torch.Tensor  # int64 (samples,), on the host
+    loss: torch.Tensor  # one number, on the device
+
+
+class LossMeter:
+    """Collects one loss per step; all that were collected are read from the device at once.
+
+    Args:
+        shown_ids: how many sample ids an error names.
+    """
+
+    def __init__(self, shown_ids: int = 8) -> None:
+        self.samples = 0
+        self._shown_ids = shown_ids
+        self._unread: list[_StepLoss] = []
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, epoch: int, index: int, ids: torch.Tensor, loss: torch.Tensor) -> None:
+        """Take the mean loss of a step's samples, without waiting for it.
+
+        Args:
+            epoch: of the step.
+            index: of the step in its epoch.
+            ids: int64 (n,), its samples, without padding, in memory that may be kept.
+            loss: one number, detached.
+        """
+        self._unread.append(_StepLoss(epoch, index, ids, loss))
+        self.samples += len(ids)
+
+    def read(self) -> str | None:
+        """Wait for the losses that were added since the last call, and return what is wrong with the first bad one.
+
+        Returns:
+            None if all are finite; else a sentence that names the step, its epoch, its loss and its samples.
+        """
+        if not self._unread:
+            return None
+        values = torch.stack([step.loss.double() for step in self._unread]).tolist()
+        steps, self._unread = self._unread, []
+        for step, value in zip(steps, values, strict=True):
+            self._sum += value * len(step.ids)
+            self._count += len(step.ids)
+            if not math.isfinite(value):
+                return self._complaint(step, value)
+        return None
+
+    def take_mean(self) -> float:
+        """Return the mean over all samples read since the last call; NaN if there are none."""
+        mean = self._sum / self._count if self._count else math.nan
+        self._sum, self._count = 0.0, 0
+        return mean
+
+    def _complaint(self, step: _StepLoss, value: float) -> str:
+        shown = ", ".join(map(str, step.ids[: self._shown_ids].tolist()))
+        more = f" and {len(step.ids) - self._shown_ids} more" if len(step.ids) > self._shown_ids else ""
+        return f"the loss of step {step.index} of epoch {step.epoch} is {value}; its samples are {shown}{more}"

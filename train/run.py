@@ -1,0 +1,286 @@
+"""The engine of a training run: it owns position, data, device, optimizer, time and history; you own the loss.
+
+Flow: loader -> batch on the device -> ``Step`` (your forward, ``step.backward(loss)``, ``step.update()``) -> history.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Literal, Self, TypeAlias
+
+import torch
+from torch import nn
+
+from ..datastores.batch import Batch
+from ..errors import ConfigError
+from .checks import check_optimizer, check_padding, trainable_parameters
+from .config import DEFAULTS, TrainConfig
+from .device import DeviceFeed, choose_device, mode, restored_generators, seed_step
+from .history import History
+from .loading import Data, training_loader
+from .prepare import Prepare, images_and_labels
+from .progress import Progress
+from .recorder import Recorder
+from .report import Phase, Report
+from .step import Step
+
+__all__ = ["OptimizerLike", "Run", "StopReason"]
+
+StopReason: TypeAlias = Literal[
+    "max epochs completed",
+    "max steps completed",
+    "validation patience met",
+    "stopped by on_event",
+    "loss not finite",
+    "interrupted",
+]
+
+#: An optimizer, or what makes one from the list of trainable parameters.
+OptimizerLike: TypeAlias = torch.optim.Optimizer | Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Run:
+    """A training run whose forward and backward pass are yours; ``fit`` is built on it.
+
+    Inside ``with``, the model is on the device and in training mode, and iterating gives the steps that are left. At
+    the start of each step torch's random generators are seeded from (seed, epoch, step), so that dropout does not
+    depend on what happened before; afterwards they, and the mode of every module, are as they were. The loader is
+    closed if it was made here. The model stays on the device.
+
+    Args:
+        model: any module with trainable parameters.
+        data: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader, whose settings then win
+            and whose position is where the run starts.
+        optimizer: a torch optimizer over the model's parameters, or a factory that is given their list.
+        config: the settings. ``validate_every``, ``patience`` and ``keep`` are for ``fit`` and do nothing here.
+        prepare: makes ``step.inputs`` and ``step.targets`` of a batch on the device.
+        validation_names: of the values that you will ``record``, the columns of the CSV file.
+
+    Attributes:
+        loader: where batches come from.
+        optimizer: the optimizer, also if it came from a factory.
+        device: where the model computes.
+        feed: carries batches there.
+        history: the rows so far.
+        step: optimizer steps done since the start of epoch 0.
+        last_step: the newest step, done or not; None before the first.
+        total_steps: what ``step`` will be at the end, unless the run is stopped.
+        stop_reason: why the run ended; None while it goes on.
+        message: the same as a sentence with its particulars.
+
+    Raises:
+        ConfigError: settings that cannot work.
+
+    Example:
+        >>> import numpy as np
+        >>> data = [(np.full((4, 4, 1), 9 * i, np.uint8), i % 2) for i in range(12)]
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+        >>> config = TrainConfig(batch_size=4, progress="none", device="cpu")
+        >>> with Run(model, data, torch.optim.SGD(model.parameters(), lr=0.1), config) as run:
+        ...     for step in run:
+        ...         outputs = model(step.inputs)
+        ...         step.backward(nn.functional.cross_entropy(outputs, step.targets))
+        ...         step.update()
+        >>> run.step, run.stop_reason
+        (3, 'max epochs completed')
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        optimizer: OptimizerLike,
+        config: TrainConfig = DEFAULTS,
+        *,
+        prepare: Prepare = images_and_labels,
+        validation_names: Sequence[str] = (),
+    ) -> None:
+        self.model = model
+        self.config = config
+        self.device = choose_device(config.device)
+        self.stop_reason: StopReason | None = None
+        self.message = ""
+        self._prepare = prepare
+        parameters = trainable_parameters(model)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            check_optimizer(optimizer, parameters)
+        self.loader = training_loader(data, config)
+        self._owns_loader = self.loader is not data
+        check_padding(model, self.loader)
+        self.total_steps = _total_steps(config, len(self.loader))
+        self.step = self._start = self.loader.epoch * len(self.loader) + self.loader.step
+        if self.step >= self.total_steps:
+            raise ConfigError(
+                f"nothing is left to do: the Loader stands after step {self.step}, and the run ends at step "
+                f"{self.total_steps}: raise max_epochs or max_steps, or call loader.set_epoch(0)"
+            )
+        model.to(self.device)
+        self.optimizer = _optimizer_on_device(optimizer, parameters)
+        self.history = History(config.csv, validation_names)
+        self._progress = Progress(config.progress, self.step, self.total_steps)
+        self._recorder = Recorder(self.history, self._progress)
+        self.feed = DeviceFeed(self.device)
+        self.last_step: Step | None = None
+        self._open: ExitStack | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            if self._owns_loader:
+                stack.callback(self.loader.close)
+            stack.enter_context(self.history)
+            stack.enter_context(self._progress)
+            stack.enter_context(restored_generators(self.device))
+            stack.enter_context(mode(self.model, training=True))
+            self.optimizer.zero_grad()
+            self._open = stack.pop_all()
+        self._recorder.watch.restart()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open is None:
+            return
+        with self._open:
+            self._open = None
+            if isinstance(error, Exception) and self.last_step is not None and not self.last_step.is_done:
+                error.add_note(f"headrace: in {self.last_step}")
+            if error is None:
+                self._write_row()
+                self._progress.say(self.report.verdict)
+            self._recorder.watch.lap(Phase.OTHER)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Go through the steps that are left.
+
+        Raises:
+            ConfigError: outside of ``with``, a second time, or after a step without ``update``.
+        """
+        if self._open is None or self.last_step is not None:
+            raise ConfigError("iterate over a Run once, inside of `with Run(...) as run:`")
+        # a loader that was left inside an epoch would go on with the next one: a run continues where it stands
+        self.loader.load_state_dict(self.loader.state_dict())
+        self._recorder.watch.lap(Phase.OTHER)
+        for host in self._batches():
+            self.last_step = step = self._begin(host)
+            yield step
+            self._end(step)
+            if self.is_stopped:
+                return
+            self._recorder.watch.lap(Phase.OTHER)
+
+    def _batches(self) -> Iterator[Batch]:
+        while not self.is_stopped:
+            yield from self.loader
+
+    def _begin(self, host: Batch) -> Step:
+        watch = self._recorder.watch
+        if self.last_step is None:
+            watch.lap(Phase.START)
+        else:  # a wait that the device did not notice cost nothing
+            watch.lap(Phase.COMPUTE if self.feed.is_busy() else Phase.WAIT)
+        batch = self.feed.move(host)
+        watch.lap(Phase.TRANSFER)
+        seed_step(self.device, self.loader.plan.seed, host.epoch, host.step)
+        return Step(
+            host,
+            batch,
+            number=host.epoch * len(self.loader) + host.step + 1,
+            is_epoch_end=host.step + 1 == len(self.loader),
+            prepare=self._prepare,
+            finish=self._update,
+        )
+
+    def _update(self, step: Step, loss: torch.Tensor) -> None:
+        self._recorder.add(step, loss, self.optimizer.param_groups[0]["lr"])
+        # on a GPU the loss is unknown until somebody waits for it, and that would leave the device without work
+        may_wait = self.device.type == "cpu" or step.number % self.config.log_every == 0
+        if not may_wait or self._read_losses():
+            self.optimizer.step()
+            self.step = step.number
+        self.optimizer.zero_grad()
+        self.feed.mark()
+        self._progress.step()
+        self._recorder.watch.lap(Phase.COMPUTE)
+
+    def _end(self, step: Step) -> None:
+        if not step.is_done:
+            raise ConfigError("a step ended without step.update(): call step.backward(loss) and step.update() in each")
+        is_last = step.number == self.total_steps
+        if is_last or step.number % self.config.log_every == 0:
+            self._write_row()
+        if is_last:
+            by_epochs = step.number == self.config.max_epochs * len(self.loader)
+            self.stop("max epochs completed" if by_epochs else "max steps completed")
+
+    def _write_row(self, validation: Mapping[str, float] | None = None) -> None:
+        self.check_finite()
+        self._recorder.write(validation)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no step follows."""
+        return self.stop_reason is not None
+
+    def check_finite(self) -> bool:
+        """Wait for the losses so far; if one is NaN or infinite, stop the run and return False."""
+        self._recorder.watch.lap(Phase.OTHER)
+        return self._read_losses()
+
+    def _read_losses(self) -> bool:
+        complaint = self._recorder.read()
+        if complaint is not None:
+            self.stop_reason, self.message = "loss not finite", complaint
+        return self.stop_reason != "loss not finite"
+
+    def stop(self, reason: StopReason, message: str = "") -> None:
+        """Let the run end after this step; the first reason counts.
+
+        Args:
+            reason: what ``stop_reason`` will be.
+            message: the same with its particulars; empty: the reason itself.
+        """
+        if self.stop_reason is None:
+            self.stop_reason, self.message = reason, message or reason
+
+    def record(self, validation: Mapping[str, float]) -> None:
+        """Write a row of the history that ends with this step and has ``validation`` values.
+
+        Raises:
+            ConfigError: a name is not among ``validation_names``.
+        """
+        self._write_row(validation)
+
+    @contextmanager
+    def validating(self) -> Iterator[None]:
+        """Count the time inside as validation, not as training; what was queued before is waited for."""
+        self.check_finite()
+        try:
+            yield
+        finally:
+            self._recorder.watch.lap(Phase.VALIDATION)
+
+    @property
+    def report(self) -> Report:
+        """Where the time went so far."""
+        return Report(
+            seconds=dict(self._recorder.watch.seconds),
+            steps=self.step - self._start,
+            samples=self._recorder.samples,
+            workers=self.loader.workers,
+        )
+
+
+def _total_steps(config: TrainConfig, steps_per_epoch: int) -> int:
+    total = config.max_epochs * steps_per_epoch
+    return total if config.max_steps is None else min(total, config.max_steps)
+
+
+def _optimizer_on_device(optimizer: OptimizerLike, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        if optimizer.state:
+            optimizer.load_state_dict(optimizer.state_dict())  # carries its state to where its parameters are now
+        return optimizer
+    made = optimizer(parameters)
+    check_optimizer(made, parameters)
+    return made

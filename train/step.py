@@ -1,0 +1,147 @@
+"""One optimizer step, in the hands of whoever computes its loss."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..datastores.batch import Batch
+from ..errors import ConfigError
+from .checks import check_loss
+from .prepare import Prepare, describe, select_rows
+
+__all__ = ["Step"]
+
+
+class Step:
+    """One optimizer step: its data, ``backward`` for its loss, and ``update`` to change the weights.
+
+    Made by ``Run``. ``backward`` weighs each loss by the share of the step's samples that it is the mean of, so the
+    gradient is that of the mean over all samples of the step, however they are cut.
+
+    Attributes:
+        host: the batch as it came from the loader, in host memory.
+        batch: the same batch on the device.
+        number: optimizer steps done once this one is, from 1.
+        samples: rows that are no padding; what a mean over this step is a mean of.
+        is_epoch_end: this is the last step of its epoch.
+        is_done: ``update`` was called.
+        loss: None before ``backward``; then one detached number on the device. Reading it waits for the device.
+    """
+
+    __slots__ = ("_finish", "_prepare", "_prepared", "_rows", "batch", "host", "is_done", "is_epoch_end", "loss",
+                 "number", "samples")  # fmt: skip
+
+    def __init__(
+        self,
+        host: Batch,
+        batch: Batch,
+        *,
+        number: int,
+        is_epoch_end: bool,
+        prepare: Prepare,
+        finish: Callable[["Step", torch.Tensor], None],
+    ) -> None:
+        self.host = host
+        self.batch = batch
+        self.number = number
+        self.is_epoch_end = is_epoch_end
+        self.is_done = False
+        self.loss: torch.Tensor | None = None
+        self._prepare = prepare
+        self._finish = finish
+        self._prepared: tuple[Any, Any] | None = None
+        # asked of the host's copy: the device's would have to be waited for
+        self._rows = None if bool(host.valid.all()) else host.valid.nonzero()[:, 0]
+        self.samples = len(host) if self._rows is None else len(self._rows)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0."""
+        return self.host.epoch
+
+    @property
+    def index(self) -> int:
+        """The step's number in its epoch, from 0."""
+        return self.host.step
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """int64 (samples,) in host memory: the samples, without padding."""
+        return self.host.ids if self._rows is None else self.host.ids[self._rows]
+
+    @property
+    def inputs(self) -> Any:
+        """What ``prepare`` makes for the model, on the device, padding included."""
+        return self._pair[0]
+
+    @property
+    def targets(self) -> Any:
+        """What ``prepare`` makes for the loss, on the device, padding included."""
+        return self._pair[1]
+
+    @property
+    def _pair(self) -> tuple[Any, Any]:
+        if self._prepared is None:
+            pair = self._prepare(self.batch)
+            if not (isinstance(pair, tuple) and len(pair) == 2):
+                raise ConfigError(f"prepare returned {describe(pair)}: it must return a pair (inputs, targets)")
+            self._prepared = pair
+        return self._prepared
+
+    def without_padding(self, value: Any) -> Any:
+        """Return the rows of ``value`` that belong to samples; ``value`` itself where the batch has no padding.
+
+        Args:
+            value: outputs or targets: a tensor (N, ...) with a row for each row of the batch, or a tuple, list or
+                mapping of such.
+
+        Raises:
+            ShapeError: a tensor has another number of rows.
+        """
+        return select_rows(value, self._rows, len(self.host))
+
+    def backward(self, loss: torch.Tensor, samples: int | None = None) -> None:
+        """Add the gradient of ``loss`` to that of this step; may be called several times.
+
+        Args:
+            loss: one number, the mean over ``samples`` samples.
+            samples: how many of the step's samples it is the mean of; None: all of them.
+
+        Raises:
+            ShapeError: the loss is not one floating-point number.
+            ConfigError: it does not depend on the model, or ``update`` was called already.
+        """
+        check_loss(loss)
+        if self.is_done:
+            raise ConfigError("step.backward was called after step.update(): compute all losses of a step before it")
+        if not loss.requires_grad:
+            raise ConfigError("the loss does not depend on any trainable parameter: was it detached, or under no_grad?")
+        share = 1.0 if samples is None else samples / self.samples
+        part = loss if share == 1.0 else loss * share
+        torch.autograd.backward(part)
+        self.loss = part.detach() if self.loss is None else self.loss + part.detach()
+
+    def update(self) -> None:
+        """Let the optimizer change the weights, and clear the gradients.
+
+        If the loss is known to be NaN or infinite (on the CPU always, on a GPU where the history is written), the
+        weights stay as they are and the run stops after this step.
+
+        Raises:
+            ConfigError: there was no ``backward`` in this step, or it was updated already.
+        """
+        if self.loss is None or self.is_done:
+            problem = "before step.backward(loss)" if self.loss is None else "twice"
+            raise ConfigError(f"step.update() was called {problem}: a step is one or more backward, then one update")
+        self.is_done = True
+        self._finish(self, self.loss)
+
+    def __str__(self) -> str:
+        """Say which step it is and what was in it, without waiting for the device."""
+        shown = ", ".join(map(str, self.ids[:8].tolist())) + (", ..." if self.samples > 8 else "")
+        if self._prepared is None:
+            what = describe(dict(self.batch.fields))
+        else:
+            what = f"inputs {describe(self._prepared[0])}, targets {describe(self._prepared[1])}"
+        return f"step {self.index} of epoch {self.epoch}: {what}, samples {shown}"
