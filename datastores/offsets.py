@@ -1,0 +1,262 @@
+"""The packed offset table of one shard: per sample and field where its bytes lie, and the samples' keys.
+
+A table is one file beside its shard, ``<shard>.offsets``, little-endian::
+
+    byte 0    8 bytes   b"HEADRACE"
+    byte 8    uint32    version, 1
+    byte 12   uint32    bytes of the JSON header
+    byte 16   JSON      {"shard": name, "bytes": its size, "samples": n, "fields": [names], "key_bytes": k}
+    then, each beginning at a multiple of 64 bytes, zeros between:
+              int64     spans, (n, fields, 2): offset and length in the shard; -1, -1 where the sample lacks the field
+              int64     key starts, (n + 1)
+              uint8     keys, (k), UTF-8
+
+It is memory-mapped, so opening one costs the same for ten samples and for ten million, and all processes share its
+pages. Nothing in it is trusted: the sections must fit the file exactly, and each row is checked when it is used.
+"""
+
+import json
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ShardError
+from .schema import IntArray
+from .storage import Buffer
+
+__all__ = ["SUFFIX", "OffsetTable", "Span", "TableBuilder"]
+
+#: Offset and length in bytes.
+Span: TypeAlias = tuple[int, int]
+
+SUFFIX = ".offsets"
+_MAGIC = b"HEADRACE"
+_VERSION = 1
+_PREFIX = struct.Struct("<8sII")
+_ALIGNMENT = 64
+_MAX_HEADER = 1 << 20
+_MAX_FIELDS = 256  # samples x fields is what a table costs
+_ABSENT = (-1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the sections of a table begin, and where it ends, in bytes."""
+
+    spans: int
+    starts: int
+    keys: int
+    end: int
+
+    @classmethod
+    def of(cls, header_bytes: int, samples: int, fields: int, key_bytes: int) -> "_Layout":
+        spans = _aligned(_PREFIX.size + header_bytes)
+        starts = _aligned(spans + 16 * samples * fields)
+        keys = _aligned(starts + 8 * (samples + 1))
+        return cls(spans, starts, keys, keys + key_bytes)
+
+
+def _aligned(position: int) -> int:
+    return position + -position % _ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetTable:
+    """Where the bytes of one shard's samples lie.
+
+    Args:
+        shard: name of the shard, without its folder.
+        shard_bytes: its size.
+        fields: names of all fields that occur in it, sorted.
+        spans: int64 (samples, fields, 2), offset and length in bytes; -1 where a sample lacks the field.
+        key_starts: int64 (samples + 1), positions in ``keys``.
+        keys: uint8 (n,), all keys one after the other, UTF-8 with surrogate escapes.
+    """
+
+    shard: str
+    shard_bytes: int
+    fields: tuple[str, ...]
+    spans: IntArray
+    key_starts: IntArray
+    keys: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def key(self, row: int) -> str:
+        """Return the key of sample ``row``.
+
+        Raises:
+            ShardError: the table is damaged.
+        """
+        start, end = self.key_starts[row : row + 2].tolist()
+        if not 0 <= start <= end <= len(self.keys):
+            raise self._damaged(row, f"its key is at {start} to {end} of {len(self.keys)} bytes")
+        return self.keys[start:end].tobytes().decode("utf-8", "surrogateescape")
+
+    def find(self, key: str) -> int | None:
+        """Return the row of a key, or None; looks at one key after the other."""
+        return next((row for row in range(len(self)) if self.key(row) == key), None)
+
+    def spans_of(self, rows: IntArray | Sequence[int]) -> list[list[Span | None]]:
+        """Return for each of ``rows`` and each of ``fields`` the span of its bytes, or None where there are none.
+
+        Raises:
+            ShardError: a span does not lie inside the shard.
+        """
+        return [
+            [self._checked(row, offset, length) for offset, length in fields]
+            for row, fields in zip(rows, self.spans[rows].tolist(), strict=True)
+        ]
+
+    def _checked(self, row: int, offset: int, length: int) -> Span | None:
+        if (offset, length) == _ABSENT:
+            return None
+        if offset < 0 or length < 0 or offset + length > self.shard_bytes:
+            raise self._damaged(row, f"offset {offset}, length {length} in a shard of {self.shard_bytes} bytes")
+        return offset, length
+
+    def _damaged(self, row: int, found: str) -> ShardError:
+        return ShardError(
+            f"the offset table of shard {self.shard} is damaged at sample {row}: {found}: make it again with "
+            "`headrace index`"
+        )
+
+    def pack(self) -> bytes:
+        """Return the table as the bytes of a file; equal tables give equal bytes."""
+        names = {"shard": self.shard, "bytes": self.shard_bytes, "samples": len(self), "fields": self.fields}
+        header = json.dumps({**names, "key_bytes": len(self.keys)}).encode("ascii")
+        layout = _Layout.of(len(header), len(self), len(self.fields), len(self.keys))
+        packed = bytearray(layout.end)
+        packed[: _PREFIX.size] = _PREFIX.pack(_MAGIC, _VERSION, len(header))
+        packed[_PREFIX.size : _PREFIX.size + len(header)] = header
+        for start, section in (
+            (layout.spans, self.spans.astype("<i8").tobytes()),
+            (layout.starts, self.key_starts.astype("<i8").tobytes()),
+            (layout.keys, self.keys.tobytes()),
+        ):
+            packed[start : start + len(section)] = section
+        return bytes(packed)
+
+    @classmethod
+    def unpack(cls, data: Buffer, where: str) -> Self:
+        """Open a packed table; its sections are views of ``data``.
+
+        Args:
+            data: the whole file, mapped or read.
+            where: its path, for errors.
+
+        Raises:
+            ShardError: it is no such table, of another version, or its sections do not fit the file.
+        """
+        length = len(data)
+        magic, version, header_bytes = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
+        if magic != _MAGIC or version != _VERSION:
+            raise _unusable(where, f"it begins with {magic!r}, version {version}; expected {_MAGIC!r}, {_VERSION}")
+        if header_bytes > min(_MAX_HEADER, length - _PREFIX.size):
+            raise _unusable(where, f"its header claims {header_bytes} bytes and the file has {length}")
+        header = _Header.parse(data[_PREFIX.size : _PREFIX.size + header_bytes], where)
+        samples, fields = header.samples, len(header.fields)
+        layout = _Layout.of(header_bytes, samples, fields, header.key_bytes)
+        if layout.end != length:
+            raise _unusable(where, f"{samples} samples need {layout.end} bytes and the file has {length}")
+        spans = np.frombuffer(data, "<i8", samples * fields * 2, layout.spans).reshape(samples, fields, 2)
+        starts = np.frombuffer(data, "<i8", samples + 1, layout.starts)
+        keys = np.frombuffer(data, np.uint8, header.key_bytes, layout.keys)
+        return cls(header.shard, header.shard_bytes, header.fields, spans, starts, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The JSON part of a table, checked."""
+
+    shard: str
+    shard_bytes: int
+    samples: int
+    fields: tuple[str, ...]
+    key_bytes: int
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> "_Header":
+        try:
+            header: Any = json.loads(data)
+            shard, fields = header["shard"], header["fields"]
+            counts = [header[name] for name in ("bytes", "samples", "key_bytes")]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise _unusable(where, f"its header is damaged ({error})") from error
+        if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
+            raise _unusable(where, f"its header has the counts {counts}")
+        if not (isinstance(shard, str) and isinstance(fields, list) and all(isinstance(name, str) for name in fields)):
+            raise _unusable(where, f"its header names shard {shard!r} and fields {fields!r}")
+        return cls(shard, counts[0], counts[1], tuple(fields), counts[2])
+
+
+def _unusable(where: str, found: str) -> ShardError:
+    return ShardError(f"{where} is no offset table that can be used: {found}: make it again with `headrace index`")
+
+
+class TableBuilder:
+    """Collects the members of one shard, in any order; samples keep the order in which they first appear.
+
+    Example:
+        >>> builder = TableBuilder("shard-000000.tar")
+        >>> builder.put("a/1", "jpg", 512, 1000)
+        >>> builder.put("a/1", "cls", 2048, 1)
+        >>> table = builder.table(10240)
+        >>> table.fields, table.spans.tolist()
+        (('cls', 'jpg'), [[[2048, 1], [512, 1000]]])
+
+    Args:
+        shard: name of the shard, without its folder.
+    """
+
+    def __init__(self, shard: str) -> None:
+        self.shard = shard
+        self._rows: dict[str, int] = {}
+        self._fields: dict[str, array[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def put(self, key: str, field: str, offset: int, length: int) -> Span | None:
+        """Note where the bytes of a field lie.
+
+        Returns:
+            The span that was noted for this key and field before, which stays, or None: the caller says what a
+            duplicate means.
+
+        Raises:
+            ShardError: there are more different fields than any real shard has.
+        """
+        row = self._rows.setdefault(key, len(self._rows))
+        column = self._fields.setdefault(field, array("q"))
+        if len(self._fields) > _MAX_FIELDS:
+            raise ShardError(
+                f"more than {_MAX_FIELDS} different fields in {self.shard}, the last is {field!r} of key {key!r}: a "
+                "name is cut at its first dot, so rename members whose keys hold dots"
+            )
+        column.extend(_ABSENT * (row + 1 - len(column) // 2))
+        known = column[2 * row], column[2 * row + 1]
+        if known != _ABSENT:
+            return known
+        column[2 * row], column[2 * row + 1] = offset, length
+        return None
+
+    def table(self, shard_bytes: int) -> OffsetTable:
+        """Return the table of what was collected, for a shard of so many bytes."""
+        samples, fields = len(self._rows), sorted(self._fields)
+        spans = np.full((samples, len(fields), 2), -1, np.int64)
+        for position, field in enumerate(fields):
+            column = np.array(self._fields[field], np.int64).reshape(-1, 2)
+            spans[: len(column), position] = column
+        keys = [key.encode("utf-8", "surrogateescape") for key in self._rows]
+        starts = np.zeros(samples + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, keys), np.int64, samples), out=starts[1:])
+        return OffsetTable(
+            self.shard, shard_bytes, tuple(fields), spans, starts, np.frombuffer(b"".join(keys), np.uint8)
+        )
