@@ -143,6 +143,14 @@ class ImageSource(Datastore):
     def key(self, index: int) -> str:
         """The name of sample ``index`` inside its dataset, unique there."""
 
+    def __getitem__(self, index: int) -> Sample:
+        """Return {"image": uint8 (H, W, 3), "label": int, where there are labels, "key": str}."""
+        from .decode import decode  # here, so that commands which decode nothing load no decoder
+
+        encoded = self.encoded(np.array([index], np.int64))[0]
+        label = {} if encoded.label is None else {"label": encoded.label}
+        return {"image": decode(encoded.data, where=self.locate(index)), **label, "key": self.key(index)}
+
 
 class _MapDatastore(Datastore):
     """A user's own object with ``__len__`` and ``__getitem__``, made a datastore."""

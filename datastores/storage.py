@@ -20,6 +20,7 @@ __all__ = [
     "LocalStorage",
     "Location",
     "Storage",
+    "affordable_descriptors",
     "as_locations",
     "fsync_folder",
     "open_storage",
@@ -103,12 +104,19 @@ def open_storage(locations: Sequence[str]) -> tuple[Storage, list[str]]:
 def _local_path(location: str) -> str:
     scheme, separator, rest = location.partition("://")
     if separator and scheme == "file" and rest.startswith("/"):
-        return rest
+        location, separator = rest, ""
     if separator or location.startswith("pipe:"):
         raise ConfigError(
             f"{location!r} is not local: this version reads local paths and file:// only, so copy the shards to a disk"
         )
-    return os.path.expanduser(location)  # noqa: PTH111 - a Path would drop a leading "./" and a trailing "/"
+    # Absolute, since a worker may have another current folder; "x/.." stays, since x may be a symbolic link.
+    return str(Path.cwd() / Path(location).expanduser())
+
+
+def affordable_descriptors(most: int) -> int:
+    """Return ``most``, or a quarter of the files that this process may open where that is less."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if limit == resource.RLIM_INFINITY else max(1, min(most, limit // 4))
 
 
 class _OpenFile:
@@ -136,9 +144,7 @@ class LocalStorage:
     """
 
     def __init__(self, max_open: int | None = None) -> None:
-        soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        quarter = soft_limit // 4 if soft_limit > 0 else 64
-        self.max_open = max_open or max(1, min(64, quarter))
+        self.max_open = max_open or affordable_descriptors(64)
         self._file = lru_cache(self.max_open)(_open)
 
     def __reduce__(self) -> tuple[type["LocalStorage"], tuple[int]]:
@@ -195,6 +201,7 @@ class LocalStorage:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise os_failure(error, f"writing {path}") from error
+        self._file.cache_clear()  # it may hold the file that was replaced
 
 
 def _open(path: str) -> _OpenFile:

@@ -1,0 +1,244 @@
+"""From what a user types (a folder, a glob, braces, a tar, a list of these) to shards whose samples can be found."""
+
+import fnmatch
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from braceexpand import braceexpand
+
+from ..errors import ConfigError, MissingDataError
+from .index import INDEX_NAME, Index, scan_shard
+from .listing import natural_key
+from .offsets import SUFFIX, OffsetTable
+from .staging import STAGING_NAME
+from .storage import Storage, os_failure
+
+__all__ = ["Catalog", "IndexMode", "ShardFile", "find_shards", "load_index"]
+
+#: "auto": use the index beside the shards, or scan those without one; "require": an error without one; "scan": always.
+IndexMode = Literal["auto", "require", "scan"]
+
+_MAX_EXPANSION = 10_000_000  # more shards than this is a slip of the hand
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """Where a shard and its packed offset table lie."""
+
+    path: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Shards in order.
+
+    Args:
+        index: of all of them, as one set.
+        files: where each lies.
+        skipped: reason -> number of members that are no part of a sample, of the shards that had to be scanned.
+        scratch: temporary folder with the tables of those shards, to be removed by whoever keeps this catalog.
+    """
+
+    index: Index
+    files: tuple[ShardFile, ...]
+    skipped: Counter[str]
+    scratch: str | None
+
+
+def load_index(storage: Storage, folder: str) -> Index | None:
+    """Read the index of a folder, or return None if it has none.
+
+    Raises:
+        ShardError: there is one, but it cannot be used.
+    """
+    path = f"{folder}/{INDEX_NAME}"
+    try:
+        data = storage.map(path)
+    except MissingDataError:
+        return None
+    return Index.unpack(bytes(data), path)
+
+
+def find_shards(storage: Storage, paths: Sequence[str], mode: IndexMode) -> Catalog:
+    """Find all shards that ``paths`` name, and where their samples lie.
+
+    Args:
+        storage: where they lie.
+        paths: folders; tars; either with ``*``, ``?``, ``[...]`` or braces such as ``{000000..000123}``. A folder
+            without index has the shards ``*.tar`` in natural order of their names.
+        mode: what to do with and without an index.
+
+    Raises:
+        MissingDataError: something is not there, there is no tar, or a build in that folder was not finished.
+        ConfigError: the sets have different classes, or an index is required and missing.
+        ShardError: a tar or an index cannot be used.
+    """
+    finder = _Finder(storage, mode)
+    try:
+        for folder, names in _groups(storage, paths):
+            finder.add(folder, names)
+        return finder.catalog(paths)
+    except BaseException:
+        if finder.scratch is not None:
+            shutil.rmtree(finder.scratch)
+        raise
+
+
+def _groups(storage: Storage, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Go through folders: (folder, names of the shards in it, or none of them for all)."""
+    folder, names = "", list[str]()
+    for match in (match for path in paths for match in _expand(storage, path)):
+        parent, _, name = match.rpartition("/")
+        is_folder = _is_folder(storage, match)
+        if names and (is_folder or parent != folder):
+            yield folder, names
+            names = []
+        if is_folder:
+            yield match, []
+        else:
+            folder = parent
+            names.append(name)
+    if names:
+        yield folder, names
+
+
+def _expand(storage: Storage, path: str) -> list[str]:
+    """Return the files and folders that braces and wildcards stand for; a path that exists stands for itself."""
+    if not set(path) & set("{*?[") or _exists(storage, path):
+        return [path.rstrip("/")]
+    try:
+        patterns = list(islice(braceexpand(path), _MAX_EXPANSION + 1))
+    except ValueError as error:
+        raise ConfigError(f"{path}: the braces are not balanced: write {{000000..000123}}") from error
+    if len(patterns) > _MAX_EXPANSION:
+        raise ConfigError(f"{path} stands for more than {_MAX_EXPANSION} shards: check the braces")
+    return [match for pattern in patterns for match in _glob(storage, pattern.rstrip("/"))]
+
+
+def _exists(storage: Storage, path: str) -> bool:
+    if _is_folder(storage, path):
+        return True
+    try:
+        storage.size(path)
+    except MissingDataError:
+        return False
+    return True
+
+
+def _is_folder(storage: Storage, path: str) -> bool:
+    if path.endswith(".tar"):
+        return False  # the usual case needs no look
+    try:
+        storage.names(path)
+    except MissingDataError:
+        return False
+    return True
+
+
+def _glob(storage: Storage, pattern: str) -> list[str]:
+    """Return what matches a pattern, part by part, in natural order; hidden names only if the pattern says so."""
+    if not set(pattern) & set("*?["):
+        return [pattern]
+    matches = [""]
+    for part in pattern.lstrip("/").split("/"):
+        if set(part) & set("*?["):
+            matches = [f"{folder}/{name}" for folder in matches for name in _matching(storage, folder or "/", part)]
+        else:
+            matches = [f"{folder}/{part}" for folder in matches]
+    if not matches:
+        raise MissingDataError(f"nothing matches {pattern}: check the path")
+    return matches
+
+
+def _matching(storage: Storage, folder: str, part: str) -> list[str]:
+    try:
+        names = storage.names(folder)
+    except MissingDataError:
+        return []
+    shown = [name for name in names if not name.startswith(".") or part.startswith(".")]
+    return sorted((name for name in shown if fnmatch.fnmatchcase(name, part)), key=natural_key)
+
+
+@dataclass(slots=True)
+class _Finder:
+    """Collects the shards of one folder after the other."""
+
+    storage: Storage
+    mode: IndexMode
+    scratch: str | None = None
+    parts: list[Index] = field(default_factory=list)
+    files: list[ShardFile] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    indexes: dict[str, Index | None] = field(default_factory=dict)
+
+    def add(self, folder: str, names: list[str]) -> None:
+        """Add these shards of a folder, or all of them."""
+        if self.mode != "scan":
+            index = self._index(folder)
+            part = index.select(names) if index is not None and names else index
+            if part is not None:
+                paths = [f"{folder}/{entry.name}" for entry in part.entries]
+                self.files += [ShardFile(path, path + SUFFIX) for path in paths]
+                self.parts.append(part)
+                return
+        self._refuse(folder)
+        self._scan([f"{folder}/{name}" for name in names or self._tars(folder)])
+
+    def _index(self, folder: str) -> Index | None:
+        if folder not in self.indexes:
+            self.indexes[folder] = load_index(self.storage, folder)
+        return self.indexes[folder]
+
+    def _refuse(self, folder: str) -> None:
+        if self.mode == "require":
+            raise ConfigError(f"{folder} has no {INDEX_NAME} for these shards: make one with `headrace index {folder}`")
+        if STAGING_NAME in self.storage.names(folder) and load_index(self.storage, folder) is None:
+            raise MissingDataError(
+                f"{folder} is no dataset: a build is writing into it, or was killed (it holds {STAGING_NAME}): "
+                "wait for it, or run `headrace build` again"
+            )
+
+    def _tars(self, folder: str) -> list[str]:
+        names = [name for name in self.storage.names(folder) if not name.startswith(".")]
+        tars = sorted((name for name in names if name.endswith(".tar")), key=natural_key)
+        if not tars:
+            packed = sorted(name for name in names if name.endswith((".tgz", ".tar.gz", ".tar.xz", ".tar.zst")))
+            hint = f"unpack {packed[0]} and the like to plain tars first" if packed else "check the path"
+            raise MissingDataError(f"no shards in {folder}: it has no {INDEX_NAME} and no *.tar: {hint}")
+        return tars
+
+    def _scan(self, paths: list[str]) -> None:
+        entries, fields = [], set[str]()
+        for path in paths:
+            scanned = scan_shard(self.storage, path)
+            entries.append(scanned.entry())
+            fields.update(scanned.table.fields)
+            self.files.append(ShardFile(path, self._keep(scanned.table)))
+            self.skipped += scanned.skipped
+        self.parts.append(Index(tuple(entries), tuple(sorted(fields))))
+
+    def _keep(self, table: OffsetTable) -> str:
+        """Write a table to the temporary folder, where all processes of this run can map it."""
+        try:
+            if self.scratch is None:
+                self.scratch = tempfile.mkdtemp(prefix="headrace-")
+            path = Path(self.scratch, f"{len(self.files):06d}{SUFFIX}")
+            path.write_bytes(table.pack())
+        except OSError as error:
+            doing = f"keeping the index of {table.shard} in a temporary folder (`headrace index` makes one that stays)"
+            raise os_failure(error, doing) from error
+        return str(path)
+
+    def catalog(self, paths: Sequence[str]) -> Catalog:
+        index = Index.concat(self.parts)
+        if not len(index):
+            found = ", ".join(f"{reason}: {count}" for reason, count in sorted(self.skipped.items())) or "nothing"
+            raise MissingDataError(f"no samples in {', '.join(paths)} (passed over: {found}): check the shards")
+        return Catalog(index, tuple(self.files), self.skipped, self.scratch)
