@@ -6,7 +6,7 @@ from ..lazy import lazy_exports
 
 if TYPE_CHECKING:
     from .config import TrainConfig
-    from .evaluate import evaluate
+    from .evaluation import evaluate
     from .fingerprint import weights_sha256
     from .loop import FitResult, fit
     from .metrics import Accuracy
@@ -21,7 +21,7 @@ __getattr__ = lazy_exports(
         "FitResult": "loop",
         "Run": "run",
         "TrainConfig": "config",
-        "evaluate": "evaluate",
+        "evaluate": "evaluation",
         "fit": "loop",
         "weights_sha256": "fingerprint",
     },

@@ -11,7 +11,7 @@ from torch import nn
 from ..errors import ConfigError
 from .checks import check_labels
 from .config import DEFAULTS, TrainConfig
-from .evaluate import LossFunction
+from .evaluation import LossFunction
 from .history import History
 from .loading import Data
 from .metrics import Metric

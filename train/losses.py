@@ -50,8 +50,10 @@ class LossMeter:
         """
         if not self._unread:
             return None
-        values = torch.stack([step.loss.double() for step in self._unread]).tolist()
         steps, self._unread = self._unread, []
+        # one wait for all of them; a single one, as on the CPU, is cheaper without the stack
+        losses = [step.loss for step in steps]
+        values = [losses[0].item()] if len(losses) == 1 else torch.stack([x.double() for x in losses]).tolist()
         for step, value in zip(steps, values, strict=True):
             self._sum += value * len(step.ids)
             self._count += len(step.ids)

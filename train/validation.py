@@ -9,7 +9,7 @@ import torch
 
 from ..errors import ConfigError
 from .config import DEFAULTS, TrainConfig
-from .evaluate import LossFunction, check_metrics, measure
+from .evaluation import LossFunction, check_metrics, measure
 from .loading import Data, evaluation_loader
 from .metrics import Metric
 from .prepare import Prepare

@@ -1,0 +1,70 @@
+import csv
+import math
+from pathlib import Path
+
+import pytest
+from headrace.errors import ConfigError, DestinationError, MissingDataError
+from headrace.train.history import History, Row
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROW = Row(step=1, epoch=0, loss=0.5, images_per_second=9.0, wait_share=0.0, lr=0.1)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@given(loss=st.floats(), speed=st.floats(0, 1e9), value=st.none() | st.floats())
+def test_numbers_read_back_as_the_same_doubles(
+    tmp_path_factory: pytest.TempPathFactory, loss: float, speed: float, value: float | None
+) -> None:
+    path = tmp_path_factory.mktemp("history") / "run.csv"
+    validation = {} if value is None else {"loss": value}
+    row = Row(step=3, epoch=1, loss=loss, images_per_second=speed, wait_share=0.25, lr=1e-3, validation=validation)
+    with History(path, ["loss", "accuracy"]) as history:
+        history.append(row)
+    (read,) = _read(path)
+    assert list(read) == ["step", "epoch", "loss", "images_per_second", "wait_share", "lr", "val_loss", "val_accuracy"]
+    expected = [3, 1, loss, speed, 0.25, 1e-3]
+    for text, number in zip(list(read.values())[:6], expected, strict=True):
+        assert float(text) == number or (math.isnan(float(text)) and math.isnan(number))
+    assert read["val_accuracy"] == ""
+    assert read["val_loss"] == ("" if value is None else repr(value))
+
+
+def test_each_row_can_be_read_at_once(tmp_path: Path) -> None:
+    with History(tmp_path / "run.csv") as history:
+        for done in range(1, 4):
+            history.append(ROW)
+            assert len(_read(tmp_path / "run.csv")) == done
+    assert len(history) == 3
+    assert history[-1] is ROW
+    assert list(history) == [ROW] * 3
+
+
+def test_a_file_that_exists_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("precious")
+    with pytest.raises(DestinationError, match=r"run\.csv exists already"), History(tmp_path / "run.csv"):
+        pass
+    assert (tmp_path / "run.csv").read_text() == "precious"
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match=r"folder of .*gone/run\.csv does not exist"):
+        History(tmp_path / "gone" / "run.csv").__enter__()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        History(tmp_path / ("x" * 300)).__enter__()
+
+
+def test_a_run_without_rows_leaves_no_file(tmp_path: Path) -> None:
+    with History(tmp_path / "run.csv"):
+        assert (tmp_path / "run.csv").exists()
+    assert not (tmp_path / "run.csv").exists()
+
+
+def test_a_value_without_a_column_is_refused() -> None:
+    with pytest.raises(ConfigError, match="surprise"), History() as history:
+        history.append(Row(step=1, epoch=0, loss=0.0, images_per_second=0.0, wait_share=0.0, lr=0.0,
+                           validation={"surprise": 1.0}))  # fmt: skip
