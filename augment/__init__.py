@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from .augmenter import ImageAugmenter
+    from .crop import RandomResizedCrop
     from .random import Draw
 
-__all__ = ["Draw"]
+__all__ = ["Draw", "ImageAugmenter", "RandomResizedCrop"]
 
-__getattr__ = lazy_exports(__name__, {"Draw": "random"})
+__getattr__ = lazy_exports(__name__, {"Draw": "random", "ImageAugmenter": "augmenter", "RandomResizedCrop": "crop"})

@@ -1,0 +1,204 @@
+"""Random movements of images: which ones, how far, and the matrix that a sample gets."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from .geometry import FloatArray, about_centre, reflections, rotations, scalings, shears, translations
+from .random import Draw, Purpose
+
+__all__ = ["ImageAugmenter", "Parameter"]
+
+#: How a parameter is chosen for each sample: always the same, uniform between two ends, or by a function that gets
+#: a generator of its own for that sample.
+Parameter: TypeAlias = float | tuple[float, float] | Callable[[np.random.Generator], float]
+
+#: The column of its uniform number, and the number of its generator, for each parameter: part of every result, so
+#: never reordered. Switching one parameter on leaves the draws of the others as they were.
+_COLUMNS = (
+    "x_reflection", "y_reflection", "rotation", "scale", "x_scale", "y_scale", "x_shear", "y_shear",
+    "x_translation", "y_translation",
+)  # fmt: skip
+
+#: Open intervals; numbers that lie outside of them make a map that cannot be undone, or no sense.
+_BOUNDS = {
+    "scale": (0.0, math.inf),
+    "x_scale": (0.0, math.inf),
+    "y_scale": (0.0, math.inf),
+    "x_shear": (-90.0, 90.0),
+    "y_shear": (-90.0, 90.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageAugmenter:
+    """Moves each image at random about its centre; nothing moves by default.
+
+    The movements are composed in the order reflection, scale, shear, rotation, translation into one matrix, so an
+    image is interpolated once, however many are switched on. A number means "always this much", a pair (lo, hi) is
+    drawn uniformly, and a function ``f(rng) -> float`` may do what it likes with the ``numpy.random.Generator`` it
+    gets (for background workers it must be picklable: a function of a module, no lambda). What sample i gets in epoch
+    e depends on the seed, e and i only.
+
+    Args:
+        fill_value: 0 .. 255, for what lies outside of the image: one number, or one per channel.
+        x_reflection: probability of a mirror image, left to right; True stands for 1/2.
+        y_reflection: the same, top to bottom.
+        rotation: degrees, counter-clockwise.
+        scale: factor for both axes, > 0; more than 1 enlarges. Not together with ``x_scale`` or ``y_scale``.
+        x_scale: factor along x, > 0.
+        y_scale: factor along y, > 0.
+        x_shear: *degrees* in (-90, 90), not a ratio; positive moves lower rows to the right.
+        y_shear: degrees in (-90, 90); positive moves columns on the right downwards.
+        x_translation: pixels of the input image to the right.
+        y_translation: pixels of the input image downwards.
+
+    Raises:
+        ConfigError: a value that is out of range, or ``scale`` together with ``x_scale`` or ``y_scale``.
+
+    Example:
+        >>> augment = ImageAugmenter(x_reflection=True, rotation=(-10, 10))
+        >>> augment.sample_matrix(7, Draw(seed=1), size=(28, 28)).shape
+        (3, 3)
+    """
+
+    fill_value: int | tuple[int, ...] = 0
+    x_reflection: float = False
+    y_reflection: float = False
+    rotation: Parameter = 0.0
+    scale: Parameter = 1.0
+    x_scale: Parameter = 1.0
+    y_scale: Parameter = 1.0
+    x_shear: Parameter = 0.0
+    y_shear: Parameter = 0.0
+    x_translation: Parameter = 0.0
+    y_translation: Parameter = 0.0
+
+    def __post_init__(self) -> None:
+        _check_fill(self.fill_value)
+        for name in _COLUMNS[:2]:
+            probability = getattr(self, name)
+            if not _is_number(probability) or not 0 <= probability <= 1:
+                raise ConfigError(f"{name} must be True, False or a probability in 0 .. 1, got {probability!r}")
+        for name in _COLUMNS[2:]:
+            _check_parameter(name, getattr(self, name))
+        if not _is_one(self.scale) and not (_is_one(self.x_scale) and _is_one(self.y_scale)):
+            raise ConfigError(
+                f"scale={self.scale!r} sets both axes: leave it at 1, or leave x_scale={self.x_scale!r} and "
+                f"y_scale={self.y_scale!r} at 1"
+            )
+
+    def sample_matrices(self, ids: NDArray[np.int64], draw: Draw) -> FloatArray:
+        """Return the movement of each sample about the centre of its image, whatever its size.
+
+        Args:
+            ids: int64 (n,), sample ids; what one gets does not depend on the others.
+            draw: the random world.
+
+        Returns:
+            float64 (n, 3, 3), forward maps of coordinates that are measured from the image's centre.
+
+        Raises:
+            ConfigError: a function returned a number that is out of range.
+        """
+        uniforms = draw.uniforms(ids, Purpose.GEOMETRY, len(_COLUMNS))
+        matrices = reflections(
+            uniforms[:, 0] < _probability(self.x_reflection), uniforms[:, 1] < _probability(self.y_reflection)
+        )
+        for build, names, neutral in _STEPS:
+            if any(getattr(self, name) != neutral for name in names):
+                matrices = build(*(self._values(name, uniforms, ids, draw) for name in names)) @ matrices
+        return matrices
+
+    def sample_matrix(self, sample_id: int, draw: Draw, size: tuple[int, int]) -> FloatArray:
+        """Return what happens to one sample, in pixel coordinates: float64 (3, 3), input to output of the same size.
+
+        Args:
+            sample_id: which sample.
+            draw: the random world.
+            size: height and width of its image.
+        """
+        return about_centre(self.sample_matrices(np.array([sample_id], np.int64), draw)[0], size)
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """All settings as plain values, for a fingerprint: a function stands there by its module and name.
+
+        Two functions of one name are therefore held to be the same one.
+        """
+        return tuple(_plain(getattr(self, field.name)) for field in fields(self))
+
+    def _values(self, name: str, uniforms: FloatArray, ids: NDArray[np.int64], draw: Draw) -> FloatArray:
+        parameter: Parameter = getattr(self, name)
+        column = _COLUMNS.index(name)
+        if callable(parameter):
+            generators = (draw.generator(i, Purpose.CALLABLE, column) for i in ids.tolist())
+            return np.array([_checked(name, parameter(rng)) for rng in generators], np.float64)
+        low, high = parameter if isinstance(parameter, Sequence) else (parameter, parameter)
+        return low + (high - low) * uniforms[:, column]
+
+
+def _equal_scalings(factors: FloatArray) -> FloatArray:
+    return scalings(factors, factors)
+
+
+#: What follows the reflections, in this order: a family of maps, its parameters, and the value that moves nothing.
+_STEPS: tuple[tuple[Callable[..., FloatArray], tuple[str, ...], float], ...] = (
+    (_equal_scalings, ("scale",), 1.0),
+    (scalings, ("x_scale", "y_scale"), 1.0),
+    (shears, ("x_shear", "y_shear"), 0.0),
+    (rotations, ("rotation",), 0.0),
+    (translations, ("x_translation", "y_translation"), 0.0),
+)
+
+
+def _probability(reflection: float) -> float:
+    return 0.5 if reflection is True else float(reflection)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating))
+
+
+def _is_one(parameter: Parameter) -> bool:
+    return parameter in (1, (1, 1))
+
+
+def _check_fill(fill: object) -> None:
+    values = fill if isinstance(fill, tuple) else (fill,)
+    if not values or not all(isinstance(value, (int, np.integer)) and 0 <= value <= 255 for value in values):
+        raise ConfigError(f"fill_value must be a whole number in 0 .. 255, or a tuple of one per channel, got {fill!r}")
+
+
+def _check_parameter(name: str, parameter: object) -> None:
+    if callable(parameter):
+        return
+    ends = parameter if isinstance(parameter, (tuple, list)) else (parameter, parameter)
+    if len(ends) != 2 or not all(map(_is_number, ends)) or not ends[0] <= ends[1]:
+        raise ConfigError(
+            f"{name} must be a number, a range (lo, hi) with lo <= hi, or a function of a generator, got {parameter!r}"
+        )
+    for end in ends:
+        _checked(name, end)
+
+
+def _checked(name: str, value: float) -> float:
+    low, high = _BOUNDS.get(name, (-math.inf, math.inf))
+    if not _is_number(value) or not low < value < high:
+        unit = " degrees" if name.endswith("shear") else ""
+        raise ConfigError(f"{name} must lie between {low:g} and {high:g}{unit}, both excluded, got {value!r}")
+    return float(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(value)
+    if not callable(value):
+        return value
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,258 @@
+"""The one place where pixels are interpolated: an image and a matrix become an output.
+
+Three ways, chosen by the matrix alone, from the cheapest:
+
+1. Mirrors, quarter turns and moves by whole pixels only copy pixels.
+2. A rectangle with whole edges inside the image, scaled, maybe mirrored or turned by quarters: torch's separable
+   uint8 kernel, a triangle filter that widens when it shrinks (antialiased), as in
+   ``torch.nn.functional.interpolate(mode="bilinear", antialias=True)`` and bit for bit equal to it.
+3. All other affine maps: the part of the image that is needed is first shrunk by that kernel, where the map shrinks,
+   and then sampled bilinearly (float32) at the exact places.
+
+In the third way what lies outside of the image has the fill value, and an output pixel on the image's edge is the
+mixture of both that its covered part asks for; inside, the image goes on as its outermost pixels, as in the second way.
+Nothing depends on the number of threads, and the cost follows the output and the part of the input that it shows.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, ShapeError
+from .geometry import FloatArray
+
+__all__ = ["Fill", "Pixels", "resample"]
+
+Pixels = NDArray[np.uint8]
+
+#: 0 .. 255 for all channels, or one number per channel.
+Fill = int | tuple[int, ...]
+
+#: Differences in pixels that are rounding errors of float64 and no movement.
+_TOLERANCE = 1e-6
+
+#: A smaller determinant is none: the image would shrink to less than a millionth of its size in both directions.
+_SINGULAR = 1e-12
+
+#: How much finer than the output the image is made before it is sampled, per axis. Sampling is a second triangle
+#: filter; with a step of 1 / sqrt(2) each, both together are as wide (in variance) as the one of way 2.
+_FINENESS = math.sqrt(2.0)
+
+
+def resample(
+    image: Pixels, matrix: FloatArray, size: tuple[int, int], fill: Fill = 0, out: Pixels | None = None
+) -> Pixels:
+    """Return ``image`` as ``matrix`` maps it into an output of ``size``.
+
+    Args:
+        image: uint8 (H, W, C), any strides; it is not changed.
+        matrix: float64 (3, 3), forward and invertible, as :mod:`headrace.augment.geometry` describes it.
+        size: height and width of the output.
+        fill: for what lies outside of the image.
+        out: uint8 (*size, C), C-contiguous, to write into; a new array by default. It must not overlap ``image``.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError: shapes or dtypes that do not fit together.
+
+    Example:
+        >>> from headrace.augment.geometry import window
+        >>> image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+        >>> resample(image, window((1, 1, 3, 3), (2, 2)), (2, 2))[..., 0].tolist()
+        [[15, 18], [27, 30]]
+    """
+    if out is None:
+        out = np.empty((*size, *image.shape[2:]), np.uint8)
+    (a, b, c), (d, e, f), _ = matrix.tolist()
+    _check(image, size, fill, out)
+    if not abs(a * e - b * d) > _SINGULAR:
+        raise ConfigError(f"the matrix {matrix.tolist()} maps the image to a line or a point and cannot be inverted")
+    if image.strides[2] != 1 and image.shape[2] > 1:
+        image = np.ascontiguousarray(image)  # below, the bytes of a pixel lie together
+    height, width = image.shape[:2]
+    if abs(a) * width < _TOLERANCE and abs(e) * height < _TOLERANCE:  # a quarter turn is a mirror after transposition
+        image, height, width = image.transpose(1, 0, 2), width, height
+        a, b, d, e = b, a, e, d
+    aligned = abs(b) * height < _TOLERANCE and abs(d) * width < _TOLERANCE
+    if not (aligned and _cut(image, (a, c), (e, f), fill, out)):
+        _warp(image, (a, b, c, d, e, f), fill, out)
+    return out
+
+
+def _check(image: Pixels, size: tuple[int, int], fill: Fill, out: Pixels) -> None:
+    if image.ndim != 3 or image.dtype != np.uint8 or 0 in image.shape:
+        raise ShapeError(f"an image must be uint8 (H, W, C) with at least one pixel, got {image.dtype} {image.shape}")
+    wanted = (*size, image.shape[2])
+    if out.shape != wanted or out.dtype != np.uint8 or not out.flags.carray:
+        raise ShapeError(
+            f"the output must be uint8 {wanted}, C-contiguous and writable, got {out.dtype} {out.shape} "
+            f"with strides {out.strides}"
+        )
+    if isinstance(fill, tuple) and len(fill) != image.shape[2]:
+        raise ShapeError(f"fill {fill} has {len(fill)} values, but the image has {image.shape[2]} channels")
+
+
+def _cut(image: Pixels, x: tuple[float, float], y: tuple[float, float], fill: Fill, out: Pixels) -> bool:
+    """Do it in way 1 or 2 if the map cuts between pixels, and say whether it does.
+
+    Each axis is mapped on its own, by a scale and an offset.
+    """
+    x_edges, y_edges = _edges(*x, out.shape[1]), _edges(*y, out.shape[0])
+    if x_edges is None or y_edges is None:
+        return False
+    (left, right), (top, bottom) = sorted(x_edges), sorted(y_edges)
+    mirrors = (y_edges[0] > y_edges[1], x_edges[0] > x_edges[1])
+    if 0 <= left < right <= image.shape[1] and 0 <= top < bottom <= image.shape[0]:
+        _put(image[top:bottom, left:right], mirrors, out)
+    elif (bottom - top, right - left) == out.shape[:2]:
+        _move(image, left, top, mirrors, fill, out)
+    else:
+        return False
+    return True
+
+
+def _edges(scale: float, offset: float, length: int) -> tuple[int, int] | None:
+    """Return where the first and the last edge of the output lie in the input, or None if that is inside a pixel."""
+    start, end = (-0.5 - offset) / scale + 0.5, (length - 0.5 - offset) / scale + 0.5
+    first, last = round(start), round(end)
+    return (first, last) if abs(start - first) + abs(end - last) < _TOLERANCE else None
+
+
+def _put(part: Pixels, mirrors: tuple[bool, bool], out: Pixels) -> None:
+    """Fill the output with a part of the image, scaled if need be."""
+    axes = [axis for axis, mirrored in zip((2, 3), mirrors, strict=True) if mirrored]
+    same_size = part.shape == out.shape
+    if same_size and not axes:
+        _by_pixel(out)[...] = _by_pixel(part)
+    elif same_size:
+        _tensor(out).copy_(_tensor(part).flip(axes))
+    elif not axes:
+        _shrink(_tensor(part), out.shape[:2], _tensor(out))
+    else:
+        _tensor(out).copy_(_shrink(_tensor(part), out.shape[:2]).flip(axes))
+
+
+def _move(image: Pixels, left: int, top: int, mirrors: tuple[bool, bool], fill: Fill, out: Pixels) -> None:
+    """Copy what the output shows of an image that it leaves partly or wholly; the rest is filled."""
+    out[...] = fill
+    height, width = out.shape[:2]
+    x_first, x_last = max(left, 0), min(left + width, image.shape[1])
+    y_first, y_last = max(top, 0), min(top + height, image.shape[0])
+    if x_first < x_last and y_first < y_last:
+        target = out[:: -1 if mirrors[0] else 1, :: -1 if mirrors[1] else 1]
+        target = target[y_first - top : y_last - top, x_first - left : x_last - left]
+        _by_pixel(target)[...] = _by_pixel(image[y_first:y_last, x_first:x_last])
+
+
+def _shrink(pixels: torch.Tensor, size: tuple[int, int], out: torch.Tensor | None = None) -> torch.Tensor:
+    # The operator behind torch.nn.functional.interpolate: only it can write into a given row, which saves a third of
+    # the time. A test holds both equal.
+    kernel = torch.ops.aten._upsample_bilinear2d_aa  # noqa: SLF001
+    shrunk: torch.Tensor
+    if out is None:
+        shrunk = kernel(pixels, size, align_corners=False)
+    else:
+        shrunk = kernel.out(pixels, size, align_corners=False, out=out)
+    return shrunk
+
+
+def _warp(image: Pixels, matrix: tuple[float, ...], fill: Fill, out: Pixels) -> None:
+    height, width = out.shape[:2]
+    a, b, c, d, e, f = matrix
+    area = a * e - b * d
+    x_axis = _Axis.seen((e / area, -b / area, (b * f - c * e) / area), image.shape[1], width, height)
+    y_axis = _Axis.seen((-d / area, a / area, (c * d - a * f) / area), image.shape[0], width, height)
+    if x_axis.first >= x_axis.last or y_axis.first >= y_axis.last:
+        out[...] = fill
+        return
+    pixels = _tensor(image[y_axis.first : y_axis.last, x_axis.first : x_axis.last])
+    if pixels.shape[2:] != (y_axis.samples, x_axis.samples):
+        pixels = _shrink(pixels, (y_axis.samples, x_axis.samples))
+    x_places, y_places = x_axis.places(width, height), y_axis.places(width, height)
+    sampled = torch.nn.functional.grid_sample(
+        pixels.to(torch.float32), _grid(x_axis, x_places, y_axis, y_places), padding_mode="border", align_corners=False
+    )
+    if not (x_axis.inside and y_axis.inside):
+        covered = torch.from_numpy(x_axis.covered(x_places) * y_axis.covered(y_places))
+        outside = torch.tensor(fill, dtype=torch.float32).view(-1, 1, 1)
+        sampled.sub_(outside).mul_(covered).add_(outside)
+    planes = sampled.add_(0.5)[0].numpy()  # the conversion to uint8 cuts, so this rounds
+    for channel, plane in enumerate(planes):
+        np.copyto(out[..., channel], plane, casting="unsafe")
+
+
+def _grid(
+    x_axis: "_Axis", x_places: NDArray[np.float32], y_axis: "_Axis", y_places: NDArray[np.float32]
+) -> torch.Tensor:
+    """Return places as grid_sample wants them, (1, H, W, 2): -1 at the first edge of the part, 1 at the last."""
+    grid = np.empty((2, *x_places.shape), np.float32)
+    for plane, axis, places in ((grid[0], x_axis, x_places), (grid[1], y_axis, y_places)):
+        np.multiply(places, 2.0 / (axis.last - axis.first), out=plane)
+        plane -= 1.0
+    return torch.from_numpy(grid).permute(1, 2, 0).unsqueeze(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis of the input as the output sees it.
+
+    Places along it are measured between edges: the image reaches from 0 to ``length``, pixel i from i to i + 1. The
+    pixel in column x and row y of the output lies at ``along_x * x + along_y * y + offset``.
+    """
+
+    along_x: float
+    along_y: float
+    offset: float
+    length: int
+    first: int  # the part of the axis that is needed, as a slice
+    last: int
+    samples: int  # how many pixels this part has after it was shrunk
+    inside: bool  # whether every pixel of the output lies wholly inside of the image
+
+    @classmethod
+    def seen(cls, row: tuple[float, float, float], length: int, width: int, height: int) -> "_Axis":
+        """Describe the axis for an output of ``width`` and ``height``, from a row of the inverse matrix."""
+        along_x, along_y, offset = row[0], row[1], row[2] + 0.5
+        lowest = offset + min(0.0, along_x * (width - 1)) + min(0.0, along_y * (height - 1))
+        highest = offset + max(0.0, along_x * (width - 1)) + max(0.0, along_y * (height - 1))
+        step = math.hypot(along_x, along_y)
+        shrunk = min(1.0, _FINENESS / step)
+        margin = 2.0 / shrunk + 1.0  # one sample to interpolate with, and what the filter needs to make it
+        first = max(0, math.floor(max(lowest - margin, 0)))
+        last = min(length, math.ceil(min(highest + margin, length)))
+        samples = max(1, round((last - first) * shrunk))
+        inside = lowest >= step / 2 and highest <= length - step / 2
+        return cls(along_x, along_y, offset, length, first, last, samples, inside)
+
+    def places(self, width: int, height: int) -> NDArray[np.float32]:
+        """Return where every pixel of the output lies, measured from ``first``: float32 (height, width)."""
+        columns = self.along_x * np.arange(width) + (self.offset - self.first)
+        rows = self.along_y * np.arange(height)
+        places: NDArray[np.float32] = rows.astype(np.float32)[:, None] + columns.astype(np.float32)
+        return places
+
+    def covered(self, places: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return which part of a pixel of the output lies inside the image, 0 .. 1, as far as this axis decides."""
+        covered = np.minimum(places + self.first, (self.length - self.first) - places)
+        covered *= 1.0 / math.hypot(self.along_x, self.along_y)
+        covered += 0.5
+        return np.clip(covered, 0.0, 1.0, out=covered)
+
+
+def _tensor(pixels: Pixels) -> torch.Tensor:
+    """Return (H, W, C) pixels as (1, C, H, W): a view if they are contiguous and writable, else a copy."""
+    if not (pixels.flags.c_contiguous and pixels.flags.writeable):
+        pixels = np.array(_by_pixel(pixels), order="C").view(np.uint8)
+    return torch.from_numpy(pixels).unsqueeze(0).permute(0, 3, 1, 2)  # in this order torch knows it as channels last
+
+
+def _by_pixel(pixels: Pixels) -> NDArray[Any]:
+    """Return a view with one item per pixel: NumPy copies these three times faster than single bytes."""
+    channels = pixels.shape[2]
+    return pixels if channels == 1 else pixels.view(np.dtype((np.void, channels)))

@@ -1,0 +1,237 @@
+"""Images of one size, each moved at random: what training reads.
+
+::
+
+    source -- bytes --> decode -- uint8 (H, W, C) --> resample by one matrix --> a row of the batch
+                                                         ^
+                 sample id, seed, epoch --> movement @ crop, drawn before any pixel is touched
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from PIL import Image
+
+from ..augment.augmenter import ImageAugmenter
+from ..augment.crop import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
+from ..augment.geometry import FloatArray, about_centre, window
+from ..augment.random import Draw, Purpose
+from ..augment.resample import resample
+from ..errors import ConfigError, FieldError, ShapeError
+from .clock import Clock, Stage
+from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, fingerprint_of
+from .decode import Color, Decoder, Pixels, convert
+from .schema import Field, IntArray, Rows, Sample, Schema
+
+__all__ = ["AugmentedImageDatastore"]
+
+_MODES = ("resize", "center_crop", "random_crop", "random_resized_crop")
+
+
+class AugmentedImageDatastore(Datastore):
+    """Reads images and makes them one size, moved at random if asked; nothing is stored.
+
+    Each image is decoded, converted to ``color``, moved by ``augment`` about its centre at its full size, and then cut
+    and scaled to ``output_size`` by ``mode``. The last two are one matrix and one interpolation. What sample i looks
+    like depends on the seed, the epoch and i, never on the batch or the worker.
+
+    Args:
+        output_size: height and width of every output; a third number is accepted if it is the number of channels.
+        source: an image datastore, or anything with ``__len__`` and ``__getitem__`` whose samples have an "image",
+            uint8 (H, W) or (H, W, C). Their other fields are passed on unchanged.
+        mode: "resize" scales width and height each on its own; "center_crop" and "random_crop" cut ``output_size``
+            pixels without scaling; "random_resized_crop" cuts a random part and scales it; or a value such as
+            ``RandomResizedCrop(scale=(0.5, 1))``.
+        augment: the random movements; none by default.
+        color: "rgb" (gray is repeated), "gray" (Pillow's luma) or "keep", for sources whose images all agree.
+        crop_scale: for "random_resized_crop": smallest and largest area as a part of the image's, (0.08, 1) by default.
+        crop_ratio: for "random_resized_crop": smallest and largest width / height, (3/4, 4/3) by default.
+
+    Raises:
+        ConfigError: settings that cannot work, alone or together.
+
+    Example:
+        >>> images = [{"image": np.zeros((40, 60), np.uint8), "label": 3}]
+        >>> augment = ImageAugmenter(x_reflection=True, rotation=(-5, 5))
+        >>> data = AugmentedImageDatastore((32, 32), images, mode="random_crop", augment=augment)
+        >>> data[0]["image"].shape, data[0]["label"]
+        ((32, 32, 3), 3)
+    """
+
+    def __init__(
+        self,
+        output_size: Sequence[int],
+        source: Datastore | SupportsIndex,
+        *,
+        mode: str | Crop = "resize",
+        augment: ImageAugmenter | None = None,
+        color: Color = "rgb",
+        crop_scale: tuple[float, float] | None = None,
+        crop_ratio: tuple[float, float] | None = None,
+    ) -> None:
+        self.source = as_datastore(source)
+        self.augment = augment
+        self.crop = _crop(mode, crop_scale, crop_ratio)
+        self.color = color
+        self._decode = Decoder(color)
+        self._size, self._channels = _output(output_size, color)
+        fill = () if augment is None or isinstance(augment.fill_value, int) else augment.fill_value
+        if fill and self._channels not in (None, len(fill)):
+            raise ConfigError(f"fill_value={fill} has {len(fill)} values, but color={color!r} has {self._channels}")
+        self._fill = 0 if augment is None else augment.fill_value
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return sample ``index`` as seed 0 and epoch 0 draw it; ``sample`` takes any draw."""
+        return self.sample(index, Draw())
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        """Return a sample: "image" uint8 (h, w, C), "label" and "key" where the source has them, and its other fields.
+
+        Raises:
+            DecodeError, FieldError, ShapeError: the sample cannot be made.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample ids must be in 0 .. {len(self) - 1}, got {index}")
+        ids = np.array([index], np.int64)
+        sample = next(self._samples(ids, draw, Clock()))
+        sample["image"] = self._place(index, sample["image"], next(self._drawn(ids, draw)))
+        if isinstance(self.source, ImageSource):
+            sample["key"] = self.source.key(index)
+        return sample
+
+    def schema(self) -> Schema:
+        """Describe one row, without reading anything if the source holds image files and the channels are known.
+
+        Raises:
+            ConfigError: there are no samples.
+        """
+        if not len(self):
+            raise ConfigError(f"{type(self.source).__name__} is empty: there is nothing to load")
+        if isinstance(self.source, ImageSource):
+            others = [Field("label", (), "int64")] if self.source.has_labels else []
+        else:
+            others = [field for field in self.source.schema().fields if field.name != "image"]
+        channels = self._channels or self.sample(0, Draw())["image"].shape[2]
+        return Schema((Field("image", (*self._size, channels), "uint8", is_image=True), *others))
+
+    def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
+        """Write the samples ``ids`` into ``rows``; each image is resampled straight into its row.
+
+        Raises:
+            DecodeError, FieldError, ShapeError: a sample cannot be made; the message says which.
+        """
+        drawn = self._drawn(ids, draw)
+        clock.lap(Stage.AUGMENT)
+        samples = self._samples(ids, draw, clock)
+        for row, (index, sample, numbers) in enumerate(zip(ids.tolist(), samples, drawn, strict=True)):
+            for name, column in rows.items():
+                if name == "image":
+                    self._place(index, sample[name], numbers, column[row])
+                else:
+                    self._put(sample, index, name, column, row)
+            clock.lap(Stage.AUGMENT)
+
+    @property
+    def shard_sizes(self) -> IntArray:
+        """As the source's."""
+        return self.source.shard_sizes
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the source and all settings; functions among them count by module and name."""
+        augment = None if self.augment is None else self.augment.settings
+        settings = (self._size, self._channels, self.crop, self.color, augment)
+        return fingerprint_of(type(self).__qualname__, self.source.fingerprint, *settings)
+
+    def locate(self, index: int) -> str:
+        """Say where sample ``index`` comes from: what the source says."""
+        return self.source.locate(index)
+
+    def _samples(self, ids: IntArray, draw: Draw, clock: Clock) -> Iterator[Sample]:
+        """Read samples; each image is valid until the next one is asked for."""
+        if isinstance(self.source, ImageSource):
+            files = self.source.encoded(ids)
+            clock.lap(Stage.READ)
+            for index, file in zip(ids.tolist(), files, strict=True):
+                image = self._decode(file.data, partial(self.source.locate, index))
+                clock.lap(Stage.DECODE)
+                yield {"image": image} if file.label is None else {"image": image, "label": file.label}
+            return
+        for index in ids.tolist():
+            sample = dict(self.source.sample(index, draw))
+            clock.lap(Stage.READ)
+            sample["image"] = self._pixels(sample, index)
+            clock.lap(Stage.DECODE)
+            yield sample
+
+    def _pixels(self, sample: Sample, index: int) -> Pixels:
+        if "image" not in sample:
+            raise FieldError(f'{self.locate(index)} has no field "image": it has {sorted(sample)}')
+        image = np.asarray(sample["image"])
+        image = image[:, :, np.newaxis] if image.ndim == 2 else image
+        wanted = {"rgb": 3, "gray": 1}.get(self.color)
+        if image.dtype != np.uint8 or image.ndim != 3 or (wanted is not None and image.shape[2] not in (1, 2, 3, 4)):
+            raise ShapeError(
+                f"the image of {self.locate(index)} is {image.dtype} {image.shape}: it must be uint8 (H, W) or "
+                '(H, W, C), C = 1 to 4 (gray or color, with or without alpha) unless color="keep"'
+            )
+        if wanted in (None, image.shape[2]):
+            return image
+        return convert(Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image), self.color)
+
+    def _drawn(self, ids: IntArray, draw: Draw) -> Iterator[tuple[list[float], FloatArray | None]]:
+        """Draw what all samples need at once: the crop's numbers and the movement of each."""
+        count = self.crop.num_draws
+        numbers = draw.uniforms(ids, Purpose.CROP, count).tolist() if count else [[]] * len(ids)
+        movements = [None] * len(ids) if self.augment is None else self.augment.sample_matrices(ids, draw)
+        return zip(numbers, movements, strict=True)
+
+    def _place(
+        self, index: int, image: Pixels, drawn: tuple[list[float], FloatArray | None], out: Pixels | None = None
+    ) -> Pixels:
+        numbers, movement = drawn
+        size, channels = image.shape[:2], self._channels if out is None else out.shape[2]
+        if channels not in (None, image.shape[2]):
+            raise ShapeError(
+                f"{self.locate(index)} has {image.shape[2]} channels where {channels} are wanted: choose "
+                'color="rgb" or "gray" to make all images alike'
+            )
+        try:
+            matrix = window(self.crop.box(size, self._size, numbers), self._size)
+            if movement is not None:
+                matrix = matrix @ about_centre(movement, size)
+            return resample(image, matrix, self._size, self._fill, out)
+        except ShapeError as error:
+            raise ShapeError(f"{self.locate(index)}: {error}") from error
+
+
+def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], int | None]:
+    """Return height and width, and the number of channels as far as it is known without an image."""
+    sizes = tuple(output_size)
+    if len(sizes) not in (2, 3) or not all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes):
+        raise ConfigError(f"output_size must be (height, width) in whole pixels, at least 1 each, got {output_size!r}")
+    wanted = {"rgb": 3, "gray": 1}.get(color)
+    if wanted is not None and sizes[2:] not in ((), (wanted,)):
+        raise ConfigError(
+            f"output_size={sizes} asks for {sizes[2]} channels, but color={color!r} gives {wanted}: give height and "
+            'width only, or choose color="rgb", "gray" or "keep"'
+        )
+    return (int(sizes[0]), int(sizes[1])), wanted or (int(sizes[2]) if len(sizes) == 3 else None)
+
+
+def _crop(mode: str | Crop, scale: tuple[float, float] | None, ratio: tuple[float, float] | None) -> Crop:
+    if mode == "random_resized_crop":
+        usual = RandomResizedCrop()
+        return RandomResizedCrop(scale or usual.scale, ratio or usual.ratio)
+    if scale is not None or ratio is not None:
+        raise ConfigError(f'crop_scale and crop_ratio belong to mode="random_resized_crop", not to mode={mode!r}')
+    if not isinstance(mode, str):
+        return mode
+    plain: dict[str, Crop] = {"resize": Resize(), "center_crop": CenterCrop(), "random_crop": RandomCrop()}
+    if mode not in plain:
+        raise ConfigError(f"mode must be one of {', '.join(map(repr, _MODES))}, or a crop, got {mode!r}")
+    return plain[mode]
