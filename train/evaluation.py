@@ -12,7 +12,7 @@ from .checks import check_labels, check_loss
 from .device import DeviceFeed, choose_device, mode
 from .loading import Data, evaluation_loader
 from .metrics import Metric
-from .prepare import Prepare, images_and_labels, select_rows
+from .prepare import Prepare, inputs_and_targets, select_rows
 
 __all__ = ["LossFunction", "check_metrics", "evaluate", "measure"]
 
@@ -29,7 +29,7 @@ def evaluate(
     batch_size: int = 128,
     workers: int = 0,
     device: str = "auto",
-    prepare: Prepare = images_and_labels,
+    prepare: Prepare | None = None,
 ) -> dict[str, float]:
     """Return the loss and the metrics of ``model`` on ``data``, each sample counting exactly once.
 
@@ -44,7 +44,7 @@ def evaluate(
         batch_size: rows of a batch.
         workers: background processes that make batches.
         device: as in ``TrainConfig``.
-        prepare: makes (inputs, targets) of a batch on the device.
+        prepare: makes (inputs, targets) of a batch on the device; None: images as float32 in [0, 1], and labels.
 
     Returns:
         "loss" (if there is one) and one value for each metric.
@@ -88,7 +88,7 @@ def measure(
     feed: DeviceFeed,
     loss: LossFunction | None,
     metrics: Mapping[str, Metric],
-    prepare: Prepare,
+    prepare: Prepare | None,
 ) -> dict[str, float]:
     """Do what ``evaluate`` does with a loader and a device that are there already; the device is waited for once."""
     total, samples = torch.zeros((), dtype=torch.float64, device=feed.device), 0
@@ -97,12 +97,12 @@ def measure(
     loader.set_epoch(0)
     with mode(model, training=False):
         for host in loader:
-            inputs, targets = prepare(feed.move(host))
+            inputs, targets = inputs_and_targets(prepare, feed.move(host))
             rows = None if bool(host.valid.all()) else host.valid.nonzero()[:, 0]
             outputs, targets = select_rows((model(inputs), targets), rows, len(host))
             count = len(host) if rows is None else len(rows)
             if loss is not None:
-                if prepare is images_and_labels:
+                if prepare is None:
                     check_labels(loss, outputs, host)
                 value = loss(outputs, targets)
                 check_loss(value)

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, cast
 import torch
 from torch import nn
 
+from ..datastores.loader import Loader
 from ..errors import ConfigError
 from .checks import check_labels
 from .config import DEFAULTS, TrainConfig
@@ -15,7 +16,7 @@ from .evaluation import LossFunction
 from .history import History
 from .loading import Data
 from .metrics import Metric
-from .prepare import Prepare, images_and_labels
+from .prepare import Prepare
 from .report import Report
 from .run import OptimizerLike, Run, StopReason
 from .validation import Validator
@@ -34,6 +35,7 @@ class FitState:
         epoch: of the last of them, from 0.
         total_steps: what ``step`` will be at the end, unless the run is stopped.
         model: the model, in the midst of its training.
+        optimizer: its optimizer, for example to set a learning rate.
         loss: of the last step, one number on the device (reading it waits for a GPU); None before the first step.
         validation: name -> value of the last validation; empty before the first one.
         history: the rows so far.
@@ -43,6 +45,7 @@ class FitState:
     epoch: int
     total_steps: int
     model: nn.Module
+    optimizer: torch.optim.Optimizer
     loss: torch.Tensor | None
     validation: Mapping[str, float]
     history: History
@@ -86,14 +89,15 @@ def fit(
     validation: Data | None = None,
     *,
     metrics: Mapping[str, Metric] | None = None,
-    prepare: Prepare = images_and_labels,
+    prepare: Prepare | None = None,
     on_event: OnEvent | None = None,
 ) -> FitResult:
     """Train ``model`` on ``data`` and return it with its history.
 
     The weights depend on the model's first weights, data, loss, optimizer, seed, batch size and number of steps; not on
-    workers, prefetch, validation or logging. What the model draws (dropout) is seeded anew at each step; torch's random
-    generators, the mode of each module, and a loader that was given, are left as they were found.
+    workers, prefetch, validation or logging: bit for bit, as far as the device's own kernels are repeatable. What the
+    model draws (dropout) is seeded anew at each step; torch's random generators and the mode of each module are left as
+    they were found. A loader that was given stays open and stands after the last step.
 
     Args:
         model: any module with trainable parameters; trained in place.
@@ -103,7 +107,7 @@ def fit(
         config: the settings.
         validation: as ``data``; a ready Loader must drop nothing.
         metrics: name -> metric, measured at each validation.
-        prepare: makes (inputs, targets) of a batch that is on the device. Default: images as float32 in [0, 1], and
+        prepare: makes (inputs, targets) of a batch that is on the device; None: images as float32 in [0, 1], and
             labels.
         on_event: called as ``on_event(event, state)`` at "start", after each "step", "validation" and "epoch", and when
             all is "done"; the run ends when it returns "stop".
@@ -128,6 +132,8 @@ def fit(
         >>> result.step, result.stop_reason
         (6, 'max epochs completed')
     """
+    if validation is data and isinstance(data, Loader):
+        raise ConfigError("one Loader cannot serve training and validation, which take turns: make one for each")
     with (
         Validator(validation, loss, metrics, config, prepare) as validator,
         Run(model, data, optimizer, config, prepare=prepare, validation_names=validator.names) as run,
@@ -137,7 +143,7 @@ def fit(
             tell("start")
             for step in run:
                 outputs = model(step.inputs)
-                if prepare is images_and_labels:
+                if prepare is None:
                     check_labels(loss, outputs, step.host)
                 step.backward(loss(step.without_padding(outputs), step.without_padding(step.targets)))
                 step.update()
@@ -183,6 +189,7 @@ class _Teller:
             epoch=last.epoch if last else run.loader.epoch,
             total_steps=run.total_steps,
             model=run.model,
+            optimizer=run.optimizer,
             loss=last.loss if last else None,
             validation=self._validator.values,
             history=run.history,

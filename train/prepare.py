@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 import torch
 
 from ..datastores.batch import Batch
-from ..errors import ShapeError
+from ..errors import ConfigError, ShapeError
 
-__all__ = ["Prepare", "describe", "images_and_labels", "select_rows"]
+__all__ = ["Prepare", "describe", "images_and_labels", "inputs_and_targets", "select_rows"]
 
 #: Makes (inputs, targets) of a batch that is already on the device.
 Prepare: TypeAlias = Callable[[Batch], tuple[Any, Any]]
@@ -27,6 +27,18 @@ def images_and_labels(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return (scaled.div_(255) if images.dtype == torch.uint8 else scaled), batch.labels
 
 
+def inputs_and_targets(prepare: Prepare | None, batch: Batch) -> tuple[Any, Any]:
+    """Return what ``prepare`` makes of a batch on the device; None stands for ``images_and_labels``.
+
+    Raises:
+        ConfigError: ``prepare`` returned no pair.
+    """
+    pair = (prepare or images_and_labels)(batch)
+    if not (isinstance(pair, tuple) and len(pair) == 2):
+        raise ConfigError(f"prepare returned {describe(pair)}: it must return a pair (inputs, targets)")
+    return pair
+
+
 def select_rows(value: Any, rows: torch.Tensor | None, count: int) -> Any:
     """Return the given rows of every tensor in ``value``.
 
@@ -43,7 +55,7 @@ def select_rows(value: Any, rows: torch.Tensor | None, count: int) -> Any:
     if isinstance(value, torch.Tensor):
         if value.ndim == 0 or len(value) != count:
             raise ShapeError(f"a tensor {tuple(value.shape)} has no row for each of the {count} rows of the batch")
-        return value.index_select(0, rows.to(value.device))
+        return value.index_select(0, rows.to(value.device, non_blocking=True))
     if isinstance(value, Mapping):
         return {name: select_rows(part, rows, count) for name, part in value.items()}
     if isinstance(value, (tuple, list)):

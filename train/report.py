@@ -61,7 +61,7 @@ class Report:
     Args:
         seconds: per phase; together the wall time of the run.
         steps: optimizer steps done.
-        samples: samples trained on, without padding.
+        samples: rows that went through a step, without padding.
         workers: background processes that made the batches.
     """
 

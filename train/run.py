@@ -18,7 +18,7 @@ from .config import DEFAULTS, TrainConfig
 from .device import DeviceFeed, choose_device, mode, restored_generators, seed_step
 from .history import History
 from .loading import Data, training_loader
-from .prepare import Prepare, images_and_labels
+from .prepare import Prepare
 from .progress import Progress
 from .recorder import Recorder
 from .report import Phase, Report
@@ -53,7 +53,8 @@ class Run:
             and whose position is where the run starts.
         optimizer: a torch optimizer over the model's parameters, or a factory that is given their list.
         config: the settings. ``validate_every``, ``patience`` and ``keep`` are for ``fit`` and do nothing here.
-        prepare: makes ``step.inputs`` and ``step.targets`` of a batch on the device.
+        prepare: makes ``step.inputs`` and ``step.targets`` of a batch on the device; None: images as float32 in [0, 1],
+            and labels.
         validation_names: of the values that you will ``record``, the columns of the CSV file.
 
     Attributes:
@@ -92,7 +93,7 @@ class Run:
         optimizer: OptimizerLike,
         config: TrainConfig = DEFAULTS,
         *,
-        prepare: Prepare = images_and_labels,
+        prepare: Prepare | None = None,
         validation_names: Sequence[str] = (),
     ) -> None:
         self.model = model
@@ -147,7 +148,7 @@ class Run:
                 error.add_note(f"headrace: in {self.last_step}")
             if error is None:
                 self._write_row()
-                self._progress.say(self.report.verdict)
+                self._progress.say(f"{self.stop_reason or 'left'} after step {self.step}; {self.report.verdict}")
             self._recorder.watch.lap(Phase.OTHER)
 
     def __iter__(self) -> Iterator[Step]:

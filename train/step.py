@@ -8,7 +8,7 @@ import torch
 from ..datastores.batch import Batch
 from ..errors import ConfigError
 from .checks import check_loss
-from .prepare import Prepare, describe, select_rows
+from .prepare import Prepare, describe, inputs_and_targets, select_rows
 
 __all__ = ["Step"]
 
@@ -39,7 +39,7 @@ class Step:
         *,
         number: int,
         is_epoch_end: bool,
-        prepare: Prepare,
+        prepare: Prepare | None,
         finish: Callable[["Step", torch.Tensor], None],
     ) -> None:
         self.host = host
@@ -83,10 +83,7 @@ class Step:
     @property
     def _pair(self) -> tuple[Any, Any]:
         if self._prepared is None:
-            pair = self._prepare(self.batch)
-            if not (isinstance(pair, tuple) and len(pair) == 2):
-                raise ConfigError(f"prepare returned {describe(pair)}: it must return a pair (inputs, targets)")
-            self._prepared = pair
+            self._prepared = inputs_and_targets(self._prepare, self.batch)
         return self._prepared
 
     def without_padding(self, value: Any) -> Any:

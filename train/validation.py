@@ -27,7 +27,7 @@ class Validator:
         loss: (outputs, targets) -> the mean over the batch.
         metrics: name -> metric.
         config: says when, and what to keep.
-        prepare: makes (inputs, targets) of a batch on the device.
+        prepare: makes (inputs, targets) of a batch on the device; None: images and labels.
 
     Attributes:
         names: of the values that a validation makes.
@@ -45,7 +45,7 @@ class Validator:
         loss: LossFunction,
         metrics: Mapping[str, Metric] | None,
         config: TrainConfig,
-        prepare: Prepare,
+        prepare: Prepare | None,
     ) -> None:
         check_metrics(metrics)
         self.best_step: int | None = None

@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
 from headrace.datastores import Datastore
 from headrace.datastores.schema import Sample
 from headrace.train import TrainConfig
-from sklearn.datasets import load_digits
-from torch import nn
 
 
 class Digits(Datastore):

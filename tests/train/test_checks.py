@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from headrace.datastores import Batch, Loader
-from headrace.errors import ConfigError, SampleError, ShapeError
-from headrace.train.checks import check_labels, check_loss, check_optimizer, check_padding, trainable_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+
+from headrace.datastores import Batch, Loader
+from headrace.errors import ConfigError, SampleError, ShapeError
+from headrace.train.checks import check_labels, check_loss, check_optimizer, check_padding, trainable_parameters
 
 
 def _batch(labels: list[int]) -> Batch:

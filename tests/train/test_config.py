@@ -2,6 +2,7 @@ from dataclasses import FrozenInstanceError, asdict
 from pathlib import Path
 
 import pytest
+
 from headrace.errors import ConfigError
 from headrace.train import TrainConfig
 

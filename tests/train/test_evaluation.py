@@ -3,14 +3,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from headrace.datastores import Datastore, Loader
-from headrace.errors import ConfigError, SampleError, ShapeError
-from headrace.train import Accuracy, evaluate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 from toys import Noise
+
+from headrace.datastores import Datastore, Loader
+from headrace.errors import ConfigError, SampleError, ShapeError
+from headrace.train import Accuracy, evaluate
 
 Make = Callable[..., nn.Module]
 
@@ -124,6 +125,8 @@ def test_bad_input_is_refused(held_out: Datastore, make_model: Make) -> None:
         evaluate(model, held_out, metrics=[Accuracy()], device="cpu")
     with pytest.raises(ConfigError, match='cannot be named "loss"'):
         evaluate(model, held_out, cross_entropy, {"loss": Accuracy()}, device="cpu")
+    with pytest.raises(ConfigError, match="prepare returned"):
+        evaluate(model, held_out, cross_entropy, device="cpu", prepare=lambda batch: [batch.images, batch.labels])
     with pytest.raises(ConfigError, match="not there"):
         evaluate(model, held_out, cross_entropy, device="cuda:99")
     with pytest.raises(ShapeError, match=r"the loss is float32 \(128,\)"):

@@ -2,9 +2,10 @@ import hashlib
 
 import pytest
 import torch
+from torch import nn
+
 from headrace.errors import ConfigError
 from headrace.train import weights_sha256
-from torch import nn
 
 
 class Holder(nn.Module):

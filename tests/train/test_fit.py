@@ -10,14 +10,15 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+from toys import Noise
+
 from headrace.datastores import Datastore, Loader
 from headrace.errors import ConfigError, DestinationError, FieldError, SampleError, ShapeError
 from headrace.train import Accuracy, FitResult, TrainConfig, evaluate, fit, weights_sha256
 from headrace.train.device import seed_step
 from headrace.train.loop import FitState
-from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss
-from toys import Noise
 
 Make = Callable[..., nn.Module]
 
@@ -303,6 +304,9 @@ def test_bad_input_is_refused_before_the_first_step(
         fit(model, digits, cross_entropy, _sgd, dataclasses.replace(config, batch_size=404))
     with pytest.raises(ConfigError, match=r"is empty|no samples"):
         fit(model, [], cross_entropy, _sgd, config)
+    kept = Loader(digits, 50, last_batch="keep")
+    with pytest.raises(ConfigError, match="one Loader cannot serve training and validation"):
+        fit(model, kept, cross_entropy, _sgd, config, kept)
     (tmp_path / "run.csv").write_text("")
     with pytest.raises(DestinationError, match="exists already"):
         fit(model, digits, cross_entropy, _sgd, dataclasses.replace(config, csv=tmp_path / "run.csv"))

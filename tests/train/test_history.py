@@ -3,10 +3,11 @@ import math
 from pathlib import Path
 
 import pytest
-from headrace.errors import ConfigError, DestinationError, MissingDataError
-from headrace.train.history import History, Row
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.errors import ConfigError, DestinationError, MissingDataError
+from headrace.train.history import History, Row
 
 ROW = Row(step=1, epoch=0, loss=0.5, images_per_second=9.0, wait_share=0.0, lr=0.1)
 

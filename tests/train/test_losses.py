@@ -2,9 +2,10 @@ import math
 
 import pytest
 import torch
-from headrace.train.losses import LossMeter
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.train.losses import LossMeter
 
 
 @given(st.lists(st.tuples(st.floats(0, 100, width=32), st.integers(1, 9)), min_size=1, max_size=12), st.integers(1, 4))

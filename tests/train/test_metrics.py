@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from headrace.errors import ConfigError, ShapeError
-from headrace.train import Accuracy
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.errors import ConfigError, ShapeError
+from headrace.train import Accuracy
 
 
 @given(st.data(), st.integers(1, 3), st.integers(3, 6))

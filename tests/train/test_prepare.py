@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from headrace.datastores import Loader
 from headrace.errors import FieldError, ShapeError
 from headrace.train.prepare import describe, images_and_labels, select_rows
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def test_all_256_values_become_their_share_of_255_in_channels_last_memory() -> None:

@@ -3,6 +3,7 @@ import pty
 import termios
 
 import pytest
+
 from headrace.train.history import Row
 from headrace.train.progress import Progress
 

@@ -3,9 +3,10 @@ import re
 import time
 
 import pytest
-from headrace.train.report import Phase, Report, Stopwatch
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.train.report import Phase, Report, Stopwatch
 
 SECONDS = st.floats(0, 1e6, allow_subnormal=False)
 

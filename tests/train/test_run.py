@@ -5,13 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
 from headrace.datastores import Datastore, Loader
 from headrace.errors import ConfigError, ShapeError
 from headrace.train import Run, TrainConfig, weights_sha256
 from headrace.train.device import seed_step
 from headrace.train.step import Step
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 Make = Callable[..., nn.Module]
 
