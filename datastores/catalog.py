@@ -4,7 +4,7 @@ import fnmatch
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -66,7 +66,9 @@ def load_index(storage: Storage, folder: str) -> Index | None:
     return Index.unpack(bytes(data), path)
 
 
-def find_shards(storage: Storage, paths: Sequence[str], mode: IndexMode) -> Catalog:
+def find_shards(
+    storage: Storage, paths: Sequence[str], mode: IndexMode, on_scan: Callable[[], object] | None = None
+) -> Catalog:
     """Find all shards that ``paths`` name, and where their samples lie.
 
     Args:
@@ -74,13 +76,14 @@ def find_shards(storage: Storage, paths: Sequence[str], mode: IndexMode) -> Cata
         paths: folders; tars; either with ``*``, ``?``, ``[...]`` or braces such as ``{000000..000123}``. A folder
             without index has the shards ``*.tar`` in natural order of their names.
         mode: what to do with and without an index.
+        on_scan: called after each shard that had to be scanned.
 
     Raises:
         MissingDataError: something is not there, there is no tar, or a build in that folder was not finished.
         ConfigError: the sets have different classes, or an index is required and missing.
         ShardError: a tar or an index cannot be used.
     """
-    finder = _Finder(storage, mode)
+    finder = _Finder(storage, mode, on_scan)
     try:
         for folder, names in _groups(storage, paths):
             finder.add(folder, names)
@@ -172,6 +175,7 @@ class _Finder:
 
     storage: Storage
     mode: IndexMode
+    on_scan: Callable[[], object] | None
     scratch: str | None = None
     parts: list[Index] = field(default_factory=list)
     files: list[ShardFile] = field(default_factory=list)
@@ -222,6 +226,8 @@ class _Finder:
             fields.update(scanned.table.fields)
             self.files.append(ShardFile(path, self._keep(scanned.table)))
             self.skipped += scanned.skipped
+            if self.on_scan is not None:
+                self.on_scan()
         self.parts.append(Index(tuple(entries), tuple(sorted(fields))))
 
     def _keep(self, table: OffsetTable) -> str:

@@ -257,7 +257,8 @@ def _auto_labels(files: ImageFiles) -> LabelSource:
     if any(flat):
         raise ConfigError(
             f"{files.root} holds images itself ({files.name(0)}) and in sub-folders ({files.folders[-1]}), so it is "
-            'not clear what the classes are: move them, or pass label_source="foldernames" or None'
+            'not clear what the classes are: move them, or choose label_source="foldernames" or None (on the command '
+            "line: --labels foldernames or none)"
         )
     return "foldernames"
 

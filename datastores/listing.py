@@ -18,10 +18,13 @@ from ..errors import ConfigError
 from .schema import IntArray
 from .storage import os_failure
 
-__all__ = ["IMAGE_EXTENSIONS", "ImageFiles", "extension", "list_images", "natural_key"]
+__all__ = ["EMPTY_FILE", "IMAGE_EXTENSIONS", "ImageFiles", "extension", "list_images", "natural_key"]
 
 #: Formats that ``decode`` reads, as file extensions in lower case.
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm", "avif")
+
+#: The reason under which image files of no bytes are counted.
+EMPTY_FILE = "empty file"
 
 _DIGITS = re.compile(r"([0-9]+)")
 
@@ -227,7 +230,7 @@ class _Walk:
         elif (size := _size(entry)) is None:
             self.skipped["broken link, or no regular file"] += 1
         elif size == 0:
-            self.skipped["empty file"] += 1
+            self.skipped[EMPTY_FILE] += 1
             self.empty.append(self._relative(entry.path))
         else:
             return entry.name, size

@@ -3,6 +3,7 @@
 Everything above this file names data by path and asks for ranges; nothing above it opens a file of a dataset.
 """
 
+import hashlib
 import mmap
 import os
 import resource
@@ -25,6 +26,7 @@ __all__ = [
     "fsync_folder",
     "open_storage",
     "os_failure",
+    "sha256_of",
 ]
 
 #: One location, or several whose samples follow one another.
@@ -32,6 +34,9 @@ Location: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 #: A whole file in memory, or mapped.
 Buffer: TypeAlias = "mmap.mmap | bytes"
+
+
+_PIECE = 1 << 23
 
 
 class Storage(Protocol):
@@ -236,3 +241,11 @@ def os_failure(error: OSError, doing: str) -> MissingDataError | ShardError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return MissingDataError(f"{doing}: {reason}: check the path")
     return ShardError(f"{doing}: {reason}")
+
+
+def sha256_of(storage: Storage, path: str) -> str:
+    """Return the SHA-256 of a whole file, 64 hexadecimal digits; reads it piece by piece."""
+    sha256, size = hashlib.sha256(), storage.size(path)
+    for offset in range(0, size, _PIECE):
+        sha256.update(storage.read(path, offset, min(_PIECE, size - offset)))
+    return sha256.hexdigest()
