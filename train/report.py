@@ -55,8 +55,8 @@ class Stopwatch:
 class Report:
     """Where the time of a run went; ``str(report)`` is a small table, ``report.verdict`` the line that matters.
 
-    On a GPU the host only queues work, so the phases are what the *host* did; a wait for data counts as "data wait"
-    only if the device had nothing left to do at its end, and as "compute" if it was hidden behind queued work.
+    On a GPU the host only queues work, so the phases are what the *host* did. Waiting for data and copying it count as
+    such only if the device had nothing left to do at their end; hidden behind queued work, they count as "compute".
 
     Args:
         seconds: per phase; together the wall time of the run.

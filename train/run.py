@@ -175,13 +175,9 @@ class Run:
             yield from self.loader
 
     def _begin(self, host: Batch) -> Step:
-        watch = self._recorder.watch
-        if self.last_step is None:
-            watch.lap(Phase.START)
-        else:  # a wait that the device did not notice cost nothing
-            watch.lap(Phase.COMPUTE if self.feed.is_busy() else Phase.WAIT)
+        self._lap_unless_hidden(Phase.START if self.last_step is None else Phase.WAIT)
         batch = self.feed.move(host)
-        watch.lap(Phase.TRANSFER)
+        self._lap_unless_hidden(Phase.TRANSFER)
         seed_step(self.device, self.loader.plan.seed, host.epoch, host.step)
         return Step(
             host,
@@ -191,6 +187,10 @@ class Run:
             prepare=self._prepare,
             finish=self._update,
         )
+
+    def _lap_unless_hidden(self, phase: Phase) -> None:
+        """Give the time to ``phase``, or to computing if the device was busy all the while: then it cost nothing."""
+        self._recorder.watch.lap(Phase.COMPUTE if self.feed.is_busy() else phase)
 
     def _update(self, step: Step, loss: torch.Tensor) -> None:
         self._recorder.add(step, loss, self.optimizer.param_groups[0]["lr"])
