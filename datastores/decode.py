@@ -161,6 +161,10 @@ class Decoder(threading.local):
         kind = next((name for at, magic, name in _SIGNATURES if data.startswith(magic, at)), None)
         if kind is None:
             raise DecodeError("no image format that is read here begins like this")
+        if kind not in Image.OPEN:
+            Image.init()  # loads Pillow's rarer readers
+        if kind not in Image.OPEN:
+            raise DecodeError(f"this Pillow was built without {kind}: install a newer one, or convert the file")
         with _SILENCE, Image.open(io.BytesIO(data), formats=(kind,)) as image:
             _check_size(image.width, image.height, self.max_pixels)
             image.load()
