@@ -137,7 +137,7 @@ def webdataset_arm(shards: Path, options: argparse.Namespace) -> Callable[[], It
         .shuffle(200)
         .map(decode_webdataset)
         .map(torchvision_recipe())
-        .batched(options.batch)
+        .batched(options.batch, collation_fn=torch.stack)
     )
     loader = DataLoader(data, batch_size=None, num_workers=options.workers, persistent_workers=options.workers > 0)
     return lambda: (touch(images) for images in loader)

@@ -17,7 +17,6 @@ __all__ = ["derive_key", "hash64", "permute"]
 # With fewer rounds the permutations of 3 to 6 elements are visibly not uniform (tests/datastores/test_permute.py).
 _ROUNDS = 20
 _GOLDEN = 0x9E3779B97F4A7C15
-_MASK = 2**64 - 1
 
 
 def hash64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -74,11 +73,9 @@ def _feistel(
     values: NDArray[np.uint64], rows: NDArray[np.uint64], columns: NDArray[np.uint64], keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
     left, right = np.divmod(values, columns)
-    for round_number in range(1, _ROUNDS, 2):
-        left = (left + hash64(right + _round_keys(keys, round_number)) % rows) % rows
-        right = (right + hash64(left + _round_keys(keys, round_number + 1)) % columns) % columns
+    numbers = np.arange(1, _ROUNDS + 1, dtype=np.uint64)
+    round_keys = hash64(keys + (numbers * np.uint64(_GOLDEN))[:, None])  # (rounds, n) or (rounds, 1)
+    for key_of_left, key_of_right in zip(round_keys[0::2], round_keys[1::2], strict=True):
+        left = (left + hash64(right + key_of_left) % rows) % rows
+        right = (right + hash64(left + key_of_right) % columns) % columns
     return left * columns + right
-
-
-def _round_keys(keys: NDArray[np.uint64], round_number: int) -> NDArray[np.uint64]:
-    return hash64(keys + np.uint64(round_number * _GOLDEN & _MASK))

@@ -3,9 +3,13 @@
 import doctest
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -19,6 +23,35 @@ MODULES = sorted(
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.timeout(240)
+def test_the_readme_runs(tmp_path: Path) -> None:
+    """The commands and the code of the README, word by word, on a small folder of pictures, without a main guard."""
+    random = np.random.default_rng(0)
+    for number in range(80):
+        picture = tmp_path / "pictures" / ["cat", "dog"][number % 2] / f"{number}.jpg"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (60, 80, 3), np.uint8)).save(picture)
+    commands = [
+        line[2:] for block in _blocks("console") for line in block.splitlines() if line.startswith("$ headrace")
+    ]
+    assert len(commands) == 2
+    for command in commands:
+        words = command.replace("~", str(tmp_path)).split()[1:]
+        subprocess.run([sys.executable, "-m", "headrace.tools.cli", *words], cwd=tmp_path, check=True)
+    scripts = _blocks("python")
+    assert len(scripts) == 2
+    for number, script in enumerate(scripts):
+        (tmp_path / f"readme{number}.py").write_text(script)
+        script_command = [sys.executable, f"readme{number}.py"]
+        result = subprocess.run(script_command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        assert "Traceback" not in result.stderr
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

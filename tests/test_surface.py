@@ -6,7 +6,7 @@ import pytest
 
 PUBLIC = {
     "headrace": ["__version__"],
-    "headrace.augment": ["Draw", "ImageAugmenter"],
+    "headrace.augment": ["Draw", "ImageAugmenter", "RandomResizedCrop"],
     "headrace.datastores": [
         "AugmentedImageDatastore",
         "Batch",
@@ -15,7 +15,7 @@ PUBLIC = {
         "Loader",
         "ShardDatastore",
     ],
-    "headrace.train": ["Run", "TrainConfig", "evaluate", "fit"],
+    "headrace.train": ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"],
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+
 from headrace.augment.random import Draw, Purpose
 from headrace.datastores import Batch, Datastore
 from headrace.datastores.schema import Sample
