@@ -220,7 +220,7 @@ class _Walk:
         """Return (name, bytes) of an image file; note a folder; count what is passed over."""
         if entry.name.startswith(".") or entry.name == "__MACOSX":
             self.skipped["hidden file or folder"] += 1
-        elif entry.is_dir():
+        elif _is_folder(entry):
             if self.include_subfolders:
                 (self._pending_links if entry.is_symlink() else self._pending).append(entry.path)
             else:
@@ -254,10 +254,17 @@ def _joined(columns: "Sequence[array[int]]") -> IntArray:
     return np.concatenate([np.frombuffer(column, np.int64) for column in columns] or [np.zeros(0, np.int64)])
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link to itself
+
+
 def _size(entry: os.DirEntry[str]) -> int | None:
     """Return the bytes of a regular file, or None if it is none."""
     try:
         state = entry.stat()
     except OSError:
-        return None  # a link to nowhere, or to itself
+        return None  # a link to nowhere or to itself
     return state.st_size if stat.S_ISREG(state.st_mode) else None
