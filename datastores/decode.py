@@ -95,9 +95,9 @@ def decode(
 
 
 class Decoder(threading.local):
-    """Decodes one image after the other, JPEGs into memory that is used again: a fresh page costs more than a row.
+    """Decodes one image after the other, JPEGs into memory that is used again, since fresh memory costs page faults.
 
-    Each thread that shares a decoder has memory of its own, and a pickled decoder travels without.
+    Each thread that shares a decoder has memory of its own, and a pickled decoder travels without any.
 
     Args:
         color: which channels are wanted.

@@ -226,6 +226,20 @@ def test_a_plain_image_on_its_own_color_stays_plain(angle, x_scale, y_scale, she
     assert (found == value).all()
 
 
+@pytest.mark.parametrize("scale", [0.05, 0.1, 0.3, 0.8, 1.5])
+def test_the_filter_sees_beyond_the_part_that_is_shown(scale) -> None:
+    rows, columns = np.mgrid[:1000, :1000]
+    ramp = np.stack((columns / 4, rows / 4), axis=2).round().astype(np.uint8)
+    size = (20, 30)
+    matrix = about_centre(turn(25) @ scalings(*one(scale, scale))[0], (1000, 1000))
+    matrix = translations(*one(15 - 499.5, 10 - 499.5))[0] @ matrix  # the middle of the image, far from its edges
+    (a, b, c), (d, e, f), _ = np.linalg.inv(matrix)
+    rows, columns = np.mgrid[: size[0], : size[1]]
+    expected = np.stack((a * columns + b * rows + c, d * columns + e * rows + f), axis=2) / 4
+    # Symmetric filters keep a ramp; cut short at the edges of the output, they would bend it there.
+    assert np.abs(resample(ramp, matrix, size) - expected).max() < 1.1
+
+
 @pytest.mark.parametrize("dx", [30, 30.5, -1e7, 1e12])
 def test_an_image_that_lies_wholly_outside_is_only_fill(dx) -> None:
     assert (resample(noise(9, 9), translations(*one(dx, 0))[0] @ turn(3), (9, 9), 7) == 7).all()

@@ -1,0 +1,343 @@
+"""From files to rows: one size, one movement per sample, the same bits however they are asked for."""
+
+import operator
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pictures import MemorySource, encode, exif, photo, with_exif
+
+from headrace.augment import Draw, ImageAugmenter, RandomResizedCrop
+from headrace.augment.geometry import about_centre, window
+from headrace.augment.random import Purpose
+from headrace.augment.resample import resample
+from headrace.datastores import AugmentedImageDatastore, Datastore
+from headrace.datastores.clock import Clock, Stage
+from headrace.datastores.decode import decode
+from headrace.datastores.schema import Field
+from headrace.errors import ConfigError, DecodeError, FieldError, ShapeError
+
+SIZES = [(60, 80), (75, 50), (90, 90), (48, 64), (100, 70), (64, 48)]
+PHOTOS = [photo(*size, number) for number, size in enumerate(SIZES)]
+FILES = [encode(image, "PNG" if number % 2 else "JPEG") for number, image in enumerate(PHOTOS)]
+FILES[2] = with_exif(FILES[2], exif(6))
+MOVING = ImageAugmenter(x_reflection=True, rotation=(-20, 20), scale=(0.8, 1.2), x_translation=(-5, 5), fill_value=99)
+DRAW = Draw(seed=3, epoch=1)
+
+
+class Everything(Datastore):
+    """A datastore of arrays with more fields than an image."""
+
+    def __init__(self, images) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return {"image": self.images[index], "label": index, "angle": np.float32(index / 2), "name": f"n{index}"}
+
+
+def rows_of(data, count) -> dict[str, np.ndarray]:
+    return {field.name: np.zeros((count, *field.shape), field.dtype) for field in data.schema().fields}
+
+
+def filled(data, ids, draw=DRAW) -> dict[str, np.ndarray]:
+    rows = rows_of(data, len(ids))
+    data.fill(np.array(ids), draw, rows, Clock())
+    return rows
+
+
+def slow(rng: np.random.Generator) -> float:
+    return rng.uniform(-5, 5)
+
+
+# --- what comes out --------------------------------------------------------------------------------------------------
+
+
+def test_each_row_is_decoded_moved_and_cut_by_one_matrix() -> None:
+    data = AugmentedImageDatastore((32, 40), MemorySource(FILES), mode="random_resized_crop", augment=MOVING)
+    rows = filled(data, range(6))
+    for index in range(6):
+        image = decode(FILES[index], where="")
+        size = image.shape[:2]
+        numbers = DRAW.uniforms(np.array([index]), Purpose.CROP, 22)[0].tolist()
+        cut = window(RandomResizedCrop().box(size, (32, 40), numbers), (32, 40))
+        movement = MOVING.sample_matrices(np.array([index]), DRAW)[0]
+        expected = resample(image, cut @ about_centre(movement, size), (32, 40), 99)
+        assert np.array_equal(rows["image"][index], expected)
+    assert rows["label"].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize(
+    "mode", ["resize", "center_crop", "random_crop", "random_resized_crop", RandomResizedCrop((0.5, 1))]
+)
+@pytest.mark.parametrize("color", ["rgb", "gray", "keep"])
+@pytest.mark.parametrize("augment", [None, MOVING])
+def test_samples_and_rows_are_the_same(mode, color, augment) -> None:
+    for source in (MemorySource(FILES), Everything(PHOTOS)):
+        data = AugmentedImageDatastore((24, 32), source, mode=mode, color=color, augment=augment)
+        rows = filled(data, [4, 0, 2])
+        for row, index in enumerate([4, 0, 2]):
+            sample = data.sample(index, DRAW)
+            assert np.array_equal(sample["image"], rows["image"][row])
+            assert sample["label"] == rows["label"][row]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 1000))
+def test_a_row_does_not_depend_on_its_company(ids, epoch) -> None:
+    data = AugmentedImageDatastore((16, 16), MemorySource(FILES), mode="random_resized_crop", augment=MOVING)
+    together = filled(data, ids, Draw(1, epoch))["image"]
+    for row, index in enumerate(ids):
+        assert np.array_equal(together[row], filled(data, [index], Draw(1, epoch))["image"][0])
+
+
+def test_seeds_and_epochs_change_what_is_seen_and_an_item_is_the_first_of_them() -> None:
+    data = AugmentedImageDatastore((16, 16), MemorySource(FILES), mode="random_resized_crop")
+    seen = [data.sample(1, draw)["image"].tobytes() for draw in (Draw(0, 0), Draw(0, 1), Draw(1, 0))]
+    assert len(set(seen)) == 3
+    assert data[1]["image"].tobytes() == seen[0]
+    still = AugmentedImageDatastore((16, 16), MemorySource(FILES))
+    assert np.array_equal(still.sample(1, Draw(0, 0))["image"], still.sample(1, Draw(8, 9))["image"])
+
+
+def test_modes_cut_what_they_say() -> None:
+    source = Everything(PHOTOS)
+    image = PHOTOS[0]  # 60 x 80
+    assert np.array_equal(AugmentedImageDatastore((60, 80), source)[0]["image"], image)
+    center = AugmentedImageDatastore((40, 40), source, mode="center_crop")[0]["image"]
+    assert np.array_equal(center, image[10:50, 20:60])
+    random = AugmentedImageDatastore((40, 40), source, mode="random_crop")
+    places = set()
+    for epoch in range(30):
+        cut = random.sample(0, Draw(0, epoch))["image"]
+        found = [(y, x) for y in range(21) for x in range(41) if np.array_equal(image[y : y + 40, x : x + 40], cut)]
+        assert len(found) == 1
+        places.update(found)
+    assert len(places) > 20
+    small = AugmentedImageDatastore(
+        (40, 40), source, mode="random_resized_crop", crop_scale=(0.1, 0.1), crop_ratio=(1, 1)
+    )
+    assert small.crop == RandomResizedCrop((0.1, 0.1), (1, 1))
+
+
+def test_orientation_is_applied_before_everything_else() -> None:
+    upright = np.rot90(PHOTOS[1], -1)
+    turned = MemorySource([encode(PHOTOS[1], "PNG", exif=exif(6))])
+    straight = MemorySource([encode(np.ascontiguousarray(upright), "PNG")])
+    for mode in ("resize", "random_crop", "random_resized_crop"):
+        one = AugmentedImageDatastore((30, 40), turned, mode=mode, augment=MOVING).sample(0, DRAW)
+        other = AugmentedImageDatastore((30, 40), straight, mode=mode, augment=MOVING).sample(0, DRAW)
+        assert np.array_equal(one["image"], other["image"])
+
+
+def test_what_lies_outside_is_filled() -> None:
+    away = ImageAugmenter(x_translation=200, fill_value=(1, 2, 3))
+    data = AugmentedImageDatastore((8, 8), MemorySource(FILES), augment=away)
+    assert (data[0]["image"] == (1, 2, 3)).all()
+
+
+# --- description -----------------------------------------------------------------------------------------------------
+
+
+class Unread(MemorySource):
+    def encoded(self, ids):
+        raise AssertionError("nothing needs to be read")
+
+
+def test_schema_reads_nothing() -> None:
+    data = AugmentedImageDatastore((24, 32), Unread(FILES))
+    assert data.schema().fields == (Field("image", (24, 32, 3), "uint8", True), Field("label", (), "int64"))
+    gray = AugmentedImageDatastore((24, 32), Unread(FILES, labels=False), color="gray")
+    assert gray.schema().fields == (Field("image", (24, 32, 1), "uint8", True),)
+    kept = AugmentedImageDatastore((24, 32, 3), Unread(FILES), color="keep")
+    assert kept.schema().fields[0].shape == (24, 32, 3)
+
+
+def test_schema_with_kept_colors_reads_one_image() -> None:
+    gray = MemorySource([encode(image[..., 0]) for image in PHOTOS])
+    assert AugmentedImageDatastore((24, 32), gray, color="keep").schema().fields[0].shape == (24, 32, 1)
+
+
+def test_samples_have_a_key_and_labels_only_where_there_are_any() -> None:
+    with_labels = AugmentedImageDatastore((8, 8), MemorySource(FILES))[5]
+    assert (with_labels["label"], with_labels["key"], set(with_labels)) == (5, "picture5", {"image", "label", "key"})
+    assert set(AugmentedImageDatastore((8, 8), MemorySource(FILES, labels=False))[5]) == {"image", "key"}
+
+
+def test_other_fields_travel_along() -> None:
+    data = AugmentedImageDatastore((8, 8), Everything(PHOTOS), augment=MOVING)
+    assert [field.name for field in data.schema().fields] == ["image", "label", "angle"]
+    assert filled(data, [3, 1])["angle"].tolist() == [1.5, 0.5]
+    assert data[3]["name"] == "n3"
+
+
+def test_any_map_style_dataset_is_a_source() -> None:
+    pairs = [(torch.from_numpy(image), torch.tensor(number)) for number, image in enumerate(PHOTOS)]
+    data = AugmentedImageDatastore((24, 32), pairs, augment=MOVING)
+    other = AugmentedImageDatastore((24, 32), Everything(PHOTOS), augment=MOVING)
+    assert np.array_equal(filled(data, [0, 5])["image"], filled(other, [0, 5])["image"])
+    assert filled(data, [5])["label"].tolist() == [5]
+    batch = next(iter(torch.utils.data.DataLoader(data, batch_size=4)))
+    assert batch["image"].shape == (4, 24, 32, 3)
+
+
+def test_arrays_get_the_colors_asked_for() -> None:
+    gray, alpha = PHOTOS[0][..., 0], np.dstack((PHOTOS[0], np.zeros(SIZES[0], np.uint8)))
+    for image in (gray, gray[..., np.newaxis]):
+        found = AugmentedImageDatastore(SIZES[0], [{"image": image}])[0]["image"]
+        assert np.array_equal(found, np.repeat(gray[..., np.newaxis], 3, axis=2))
+        kept = AugmentedImageDatastore(SIZES[0], [{"image": image}], color="keep")[0]["image"]
+        assert np.array_equal(kept, gray[..., np.newaxis])
+    assert (AugmentedImageDatastore(SIZES[0], [{"image": alpha}])[0]["image"] == 255).all()  # transparent: white
+    many = np.zeros((9, 9, 7), np.uint8)
+    assert AugmentedImageDatastore((4, 4), [{"image": many}], color="keep")[0]["image"].shape == (4, 4, 7)
+
+
+def test_what_the_source_knows_is_passed_on() -> None:
+    source = MemorySource(FILES)
+    data = AugmentedImageDatastore((8, 8), source)
+    assert len(data) == 6
+    assert data.shard_sizes.tolist() == [1, 5]
+    assert data.locate(4) == "memory/picture4"
+    assert data.source is source
+
+
+def test_the_fingerprint_covers_all_settings_and_the_source() -> None:
+    source = MemorySource(FILES)
+    settings = [
+        {}, {"mode": "center_crop"}, {"mode": "random_resized_crop"}, {"color": "gray"}, {"augment": MOVING},
+        {"mode": "random_resized_crop", "crop_scale": (0.5, 1)}, {"augment": ImageAugmenter(rotation=slow)},
+        {"augment": ImageAugmenter(fill_value=1)},
+    ]  # fmt: skip
+    found = [AugmentedImageDatastore((8, 9), source, **setting).fingerprint for setting in settings]
+    found.append(AugmentedImageDatastore((9, 8), source).fingerprint)
+    found.append(AugmentedImageDatastore((8, 9), MemorySource(FILES[:3])).fingerprint)
+    assert len(set(found)) == len(found)
+    again = [AugmentedImageDatastore((8, 9), source, **setting).fingerprint for setting in settings]
+    assert again == found[: len(settings)]
+    mode = AugmentedImageDatastore((8, 9), source, mode=RandomResizedCrop()).fingerprint
+    assert mode == found[2]
+
+
+def test_the_clock_sees_all_three_stages() -> None:
+    for source in (MemorySource(FILES), Everything(PHOTOS)):
+        data = AugmentedImageDatastore((64, 64), source, augment=MOVING)
+        rows, clock = rows_of(data, 6), Clock()
+        data.fill(np.arange(6), DRAW, rows, clock)
+        assert all(clock.seconds[stage] > 0 for stage in Stage)
+        assert clock.seconds[Stage.AUGMENT] > clock.seconds[Stage.READ]
+
+
+def test_it_pickles_and_another_process_gives_the_same_bits() -> None:
+    augment = ImageAugmenter(rotation=slow, x_reflection=True)
+    data = AugmentedImageDatastore((24, 32), MemorySource(FILES), mode="random_resized_crop", augment=MOVING)
+    expected = filled(data, range(6))["image"]
+    assert np.array_equal(filled(pickle.loads(pickle.dumps(data)), range(6))["image"], expected)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        samples = list(pool.map(operator.getitem, [data] * 3, range(3)))
+    for index, sample in enumerate(samples):
+        assert np.array_equal(sample["image"], data[index]["image"])
+    assert (
+        pickle.loads(pickle.dumps(AugmentedImageDatastore((8, 8), PHOTOS_AS_DICTS, augment=augment))).augment == augment
+    )
+
+
+PHOTOS_AS_DICTS = [{"image": image} for image in PHOTOS]
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "message"),
+    [
+        ((0, 8), {}, "output_size must be"),
+        ((8,), {}, "output_size must be"),
+        ((8, 8, 3, 1), {}, "output_size must be"),
+        ((8.0, 8), {}, "output_size must be"),
+        ((8, 8, 1), {}, "asks for 1 channels, but color='rgb' gives 3"),
+        ((3, 8, 8), {}, "asks for 8 channels, but color='rgb' gives 3"),
+        ((8, 8, 3), {"color": "gray"}, "asks for 3 channels, but color='gray' gives 1"),
+        ((8, 8), {"color": "bgr"}, "color must be one of"),
+        ((8, 8), {"mode": "centercrop"}, "mode must be one of 'resize', 'center_crop'"),
+        ((8, 8), {"crop_scale": (0.5, 1)}, "crop_scale and crop_ratio belong to mode=.random_resized_crop"),
+        ((8, 8), {"mode": RandomResizedCrop(), "crop_ratio": (1, 1)}, "crop_scale and crop_ratio belong to"),
+        ((8, 8), {"mode": "random_resized_crop", "crop_scale": (0, 1)}, "scale of a random resized crop must be"),
+        ((8, 8), {"augment": ImageAugmenter(fill_value=(1, 2))}, "fill_value=.* has 2 values, but color='rgb' has 3"),
+        ((8, 8), {"augment": ImageAugmenter(fill_value=(1, 2, 3)), "color": "gray"}, "fill_value=.* has 3 values"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(size, settings, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        AugmentedImageDatastore(size, MemorySource(FILES), **settings)
+
+
+def test_sizes_with_fitting_channels_are_accepted() -> None:
+    assert AugmentedImageDatastore((8, 9, 3), MemorySource(FILES))[0]["image"].shape == (8, 9, 3)
+    assert AugmentedImageDatastore([8, 9, 1], MemorySource(FILES), color="gray")[0]["image"].shape == (8, 9, 1)
+
+
+@pytest.mark.parametrize("mode", ["center_crop", "random_crop"])
+def test_an_image_smaller_than_the_crop_is_named(mode) -> None:
+    data = AugmentedImageDatastore((70, 48), MemorySource(FILES), mode=mode)
+    with pytest.raises(
+        ShapeError, match=r"memory/picture3: a crop of 70 x 48 .* does not fit into an image of 48 x 64"
+    ):
+        filled(data, [1, 3])
+
+
+def test_a_damaged_file_is_named() -> None:
+    data = AugmentedImageDatastore((8, 8), MemorySource([*FILES[:2], FILES[2][:300]]))
+    with pytest.raises(DecodeError, match="memory/picture2 cannot be decoded"):
+        filled(data, [0, 1, 2])
+    with pytest.raises(DecodeError, match="memory/picture2 cannot be decoded"):
+        data[2]
+
+
+def test_mixed_channels_are_named() -> None:
+    mixed = MemorySource([FILES[1], encode(PHOTOS[0][..., 0])])
+    data = AugmentedImageDatastore((8, 8), mixed, color="keep")
+    with pytest.raises(ShapeError, match="memory/picture1 has 1 channels where 3 are wanted: choose color"):
+        filled(data, [0, 1])
+    with pytest.raises(ShapeError, match="memory/picture1 has 1 channels where 3 are wanted"):
+        AugmentedImageDatastore((8, 8, 3), mixed, color="keep")[1]
+
+
+@pytest.mark.parametrize(
+    "image", [np.zeros((8, 8), np.float32), np.zeros((3, 8, 8), np.uint8), np.zeros(8, np.uint8), "text"]
+)
+def test_arrays_that_are_no_images_are_named(image) -> None:
+    data = AugmentedImageDatastore((8, 8), [{"image": image}])
+    with pytest.raises(ShapeError, match=r"the image of sample 0 of list is .*: it must be uint8 \(H, W\)"):
+        data[0]
+
+
+def test_a_sample_without_an_image_is_named() -> None:
+    with pytest.raises(FieldError, match=r'sample 0 of list has no field "image": it has \[\'x\'\]'):
+        AugmentedImageDatastore((8, 8), [{"x": 1}])[0]
+
+
+def test_a_label_that_is_missing_is_named() -> None:
+    class Forgetful(MemorySource):
+        @property
+        def has_labels(self) -> bool:
+            return True
+
+    data = AugmentedImageDatastore((8, 8), Forgetful(FILES, labels=False))
+    with pytest.raises(FieldError, match="memory/picture4 has no field 'label'"):
+        filled(data, [4])
+
+
+def test_an_empty_source_and_ids_out_of_range_are_errors() -> None:
+    with pytest.raises(ConfigError, match="MemorySource is empty"):
+        AugmentedImageDatastore((8, 8), MemorySource([])).schema()
+    data = AugmentedImageDatastore((8, 8), MemorySource(FILES))
+    for index in (-1, 6):
+        with pytest.raises(IndexError, match=r"sample ids must be in 0 \.\. 5"):
+            data[index]
