@@ -139,7 +139,7 @@ class Decoder(threading.local):
             pixels, exif = self._usual_jpeg(data) or self._any(data)
         except Exception as error:  # Pillow's readers raise nearly every type there is
             raise DecodeError(_complaint(data, error, where())) from error
-        return _TURNS[_orientation(exif)](pixels) if exif and self.apply_orientation else pixels
+        return _TURNS[_orientation(exif)](pixels) if self.apply_orientation else pixels
 
     def _usual_jpeg(self, data: bytes) -> tuple[Pixels, bytes] | None:
         turbo = _simplejpeg()
@@ -161,14 +161,16 @@ class Decoder(threading.local):
         kind = next((name for at, magic, name in _SIGNATURES if data.startswith(magic, at)), None)
         if kind is None:
             raise DecodeError("no image format that is read here begins like this")
-        if kind not in Image.OPEN:
-            Image.init()  # loads Pillow's rarer readers
+        for load_readers in (Image.preinit, Image.init):  # the common ones, then all
+            if kind not in Image.OPEN:
+                load_readers()
         if kind not in Image.OPEN:
             raise DecodeError(f"this Pillow was built without {kind}: install a newer one, or convert the file")
         with _SILENCE, Image.open(io.BytesIO(data), formats=(kind,)) as image:
             _check_size(image.width, image.height, self.max_pixels)
             image.load()
-            return convert(image, self.color), image.info.get("exif", b"")
+            exif = image.info.get("exif")
+            return convert(image, self.color), exif if isinstance(exif, bytes) else b""  # a PNG's text may be called so
 
     def _room(self, size: int) -> Pixels:
         if size > _KEPT_BYTES:

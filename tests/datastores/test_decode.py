@@ -18,7 +18,7 @@ import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encode, exif, photo, with_exif
-from PIL import Image, ImageFile, ImageOps, features
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin, features
 
 from headrace.datastores.decode import MAX_PIXELS, Decoder, decode
 from headrace.errors import ConfigError, DecodeError
@@ -213,6 +213,12 @@ def test_no_exif_block_breaks_decoding(start, rest) -> None:
     plain = encode(PHOTO[:9, :7], "JPEG")
     found = decode(with_exif(plain, start + rest), where="odd")
     assert any(np.array_equal(found, upright(by_pillow(plain), orientation)) for orientation in range(1, 9))
+
+
+def test_a_text_that_is_called_exif_is_no_exif_block() -> None:
+    text = PngImagePlugin.PngInfo()
+    text.add_text("exif", "II*")
+    assert np.array_equal(decode(encode(PHOTO, "PNG", pnginfo=text), where="odd"), PHOTO)
 
 
 # --- bits, palettes, transparency ------------------------------------------------------------------------------------
