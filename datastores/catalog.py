@@ -1,6 +1,8 @@
 """From what a user types (a folder, a glob, braces, a tar, a list of these) to shards whose samples can be found."""
 
 import fnmatch
+import math
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -24,6 +26,7 @@ __all__ = ["Catalog", "IndexMode", "ShardFile", "find_shards", "load_index"]
 #: "auto": use the index beside the shards, or scan those without one; "require": an error without one; "scan": always.
 IndexMode = Literal["auto", "require", "scan"]
 
+_RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)")
 _MAX_EXPANSION = 10_000_000  # more shards than this is a slip of the hand
 
 
@@ -116,11 +119,14 @@ def _expand(storage: Storage, path: str) -> list[str]:
     """Return the files and folders that braces and wildcards stand for; a path that exists stands for itself."""
     if not set(path) & set("{*?[") or _exists(storage, path):
         return [path.rstrip("/")]
+    # braceexpand makes a list of every range before it yields anything, so ranges are measured first.
+    ranges = [abs(int(last) - int(first)) + 1 for first, last in _RANGE.findall(path)]
+    too_many = math.prod(ranges) > _MAX_EXPANSION
     try:
-        patterns = list(islice(braceexpand(path), _MAX_EXPANSION + 1))
+        patterns = [] if too_many else list(islice(braceexpand(path), _MAX_EXPANSION + 1))
     except ValueError as error:
         raise ConfigError(f"{path}: the braces are not balanced: write {{000000..000123}}") from error
-    if len(patterns) > _MAX_EXPANSION:
+    if too_many or len(patterns) > _MAX_EXPANSION:
         raise ConfigError(f"{path} stands for more than {_MAX_EXPANSION} shards: check the braces")
     return [match for pattern in patterns for match in _glob(storage, pattern.rstrip("/"))]
 
