@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingDataError
@@ -61,7 +62,7 @@ def _describe(shards: "ShardReader") -> dict[str, Any]:
 
 
 def _describe_sample(shards: "ShardReader", wanted: str) -> dict[str, Any]:
-    is_number = wanted.isdigit() and len(wanted) < 19 and int(wanted) < len(shards)
+    is_number = re.fullmatch("[0-9]{1,18}", wanted) is not None and int(wanted) < len(shards)
     number = int(wanted) if is_number else shards.find(wanted)
     if number is None:
         raise MissingDataError(f"no sample {wanted!r}: there are keys, and the numbers 0 to {len(shards) - 1}")

@@ -1,5 +1,6 @@
 """How far a command is: a bar on a terminal, a line now and then elsewhere, always on stderr."""
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -39,12 +40,14 @@ class Progress:
         if not self.quiet and sys.stderr.isatty():
             from tqdm import tqdm  # here, so that no command waits for it in vain
 
+            has_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some say 0, and would get no bar
             self._bar = tqdm(
                 total=self.total,
                 desc=self.label,
                 unit=f" {self.unit}",
                 delay=_BAR_DELAY_SECONDS,
-                dynamic_ncols=True,
+                dynamic_ncols=has_width,
+                ncols=None if has_width else 80,
                 leave=False,
             )
         return self
