@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
+from toys import Noise
+
 from headrace.augment.random import Draw
 from headrace.datastores import Datastore
 from headrace.datastores.clock import Clock, Stage
 from headrace.datastores.datastore import as_datastore, fingerprint_of
 from headrace.datastores.schema import Field, Schema
 from headrace.errors import ConfigError, ShapeError
-from torch.utils.data import DataLoader
-from toys import Noise
 
 
 class Numbers(Datastore):

@@ -18,11 +18,12 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from headrace.datastores import Loader
-from headrace.errors import ConfigError, FieldError, ShapeError, StateError, WorkerError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import Deadly, Failing, Noise, UnpicklableError, digest
+
+from headrace.datastores import Loader
+from headrace.errors import ConfigError, FieldError, ShapeError, StateError, WorkerError
 
 METHODS = ["fork", "forkserver", "spawn"]
 

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from headrace.augment.random import Draw
-from headrace.datastores.messages import Done, Failed, Ready, Task, unpack_reply
-from headrace.errors import DecodeError, FieldError, HeadraceError, ShardError, WorkerError
 from hypothesis import given
 from hypothesis import strategies as st
 from toys import UnpicklableError
+
+from headrace.augment.random import Draw
+from headrace.datastores.messages import Done, Failed, Ready, Task, unpack_reply
+from headrace.errors import DecodeError, FieldError, HeadraceError, ShardError, WorkerError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

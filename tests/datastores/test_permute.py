@@ -5,9 +5,10 @@ import math
 
 import numpy as np
 import pytest
-from headrace.datastores.permute import derive_key, hash64, permute
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.datastores.permute import derive_key, hash64, permute
 
 
 def _one(size: int, key: int) -> np.ndarray:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace.datastores.plan import Plan
-from headrace.errors import ConfigError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from headrace.datastores.plan import Plan
+from headrace.errors import ConfigError
 
 SHUFFLES = ("global", "window", "once", "never")
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from headrace.datastores.schema import Field, Schema
 from headrace.datastores.slots import SharedFile, SlotLayout, SlotMap, SlotRing
 from headrace.errors import ConfigError
-from hypothesis import given
-from hypothesis import strategies as st
 
 SCHEMA = Schema(
     (Field("image", (4, 5, 3), "uint8", is_image=True), Field("label", (), "int64"), Field("x", (2,), "float32"))
