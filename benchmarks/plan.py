@@ -1,6 +1,6 @@
 """How long it takes to plan an epoch, and a batch of it, by number of samples: time and peak memory.
 
-    python benchmarks/plan.py
+``python benchmarks/plan.py`` takes about ten seconds.
 """
 
 import statistics
