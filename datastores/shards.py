@@ -213,7 +213,7 @@ def _open_table(storage: Storage, file: ShardFile, sha256: str) -> OffsetTable:
 def _unfit(path: str, what: str, stated: str, found: str) -> ShardError:
     return ShardError(
         f"{path} does not fit its index: the index states {what} {stated}, found {found}: copy the shard again, or "
-        "make the index again with `headrace index --force`"
+        f"make the index again with `headrace index --force {path.rpartition('/')[0]}`"
     )
 
 

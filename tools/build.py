@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import ConfigError, DecodeError, DuplicateKeyError, HeadraceError, MissingDataError
-from .progress import Progress, show_bytes
+from .progress import Progress, show_bytes, show_count
 
 if TYPE_CHECKING:
     from ..datastores.image import ImageDatastore
@@ -208,9 +208,9 @@ def _print_summary(report: _Report, writer: "ShardWriter", options: argparse.Nam
         result = {"destination": options.destination, "shards": len(index.entries), "bytes": total}
         print(json.dumps(result | asdict(report), indent=1))
         return
-    classes = f", {len(report.classes)} classes" if report.classes else ""
-    shards = "1 shard" if len(index.entries) == 1 else f"{len(index.entries):,} shards"
-    print(f"{report.samples:,} images in {shards} ({show_bytes(total)}{classes}): {options.destination}")
+    images, shards = show_count(report.samples, "image"), show_count(len(index.entries), "shard")
+    classes = f", {show_count(len(report.classes), 'class', 'classes')}" if report.classes else ""
+    print(f"{images} in {shards} ({show_bytes(total)}{classes}): {options.destination}")
     left_out = {**report.passed_over, **({"no images": len(report.bad)} if report.bad else {})}
     if left_out and not options.quiet:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(left_out.items()))

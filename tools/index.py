@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, DestinationError, MissingDataError, ShardError
-from .progress import Progress, show_bytes
+from .progress import Progress, show_bytes, show_count
 
 if TYPE_CHECKING:
     from ..datastores.index import Index
@@ -131,8 +131,8 @@ def _print_summary(shards: "ShardReader", folder: str, options: argparse.Namespa
         print(json.dumps({"folder": folder, **counts, "passed_over": skipped, "changed": changed}, indent=1))
         return
     state = "indexed" if changed else "indexed before, and unchanged since"
-    shown = f"{len(index):,} samples in {len(index.entries):,} shards ({show_bytes(total)}) {state}: {folder}"
-    print(f"{shown}\nfields: {', '.join(index.fields)}")
+    samples, tars = show_count(len(index), "sample"), show_count(len(index.entries), "shard")
+    print(f"{samples} in {tars} ({show_bytes(total)}) {state}: {folder}\nfields: {', '.join(index.fields)}")
     if skipped and not options.quiet:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(skipped.items()))
         print(f"headrace index: passed over ({reasons})", file=sys.stderr)
