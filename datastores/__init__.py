@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from .batch import Batch
     from .datastore import Datastore
     from .image import ImageDatastore
+    from .incidents import OnError
     from .loader import Loader
     from .sharded import ShardDatastore
 
-__all__ = ["AugmentedImageDatastore", "Batch", "Datastore", "ImageDatastore", "Loader", "ShardDatastore"]
+__all__ = ["AugmentedImageDatastore", "Batch", "Datastore", "ImageDatastore", "Loader", "OnError", "ShardDatastore"]
 
 __getattr__ = lazy_exports(
     __name__,
@@ -22,6 +23,7 @@ __getattr__ = lazy_exports(
         "Datastore": "datastore",
         "ImageDatastore": "image",
         "Loader": "loader",
+        "OnError": "incidents",
         "ShardDatastore": "sharded",
     },
 )

@@ -9,7 +9,9 @@ import torch
 from ..augment.random import Draw
 from .clock import Clock
 from .datastore import Datastore
-from .messages import Task
+from .incidents import Incident, OnError
+from .messages import Failed, Task
+from .meter import Meter
 from .schema import IntArray, Rows
 from .slots import SlotLayout, SlotRing
 from .worker import make_rows
@@ -26,7 +28,7 @@ class Ticket:
         slot: where it is made.
     """
 
-    __slots__ = ("draw", "dropped", "error", "error_row", "ids", "missing", "slot")
+    __slots__ = ("draw", "dropped", "error", "error_row", "ids", "incidents", "missing", "slot")
 
     def __init__(self, ids: IntArray, draw: Draw, slot: int) -> None:
         self.ids = ids
@@ -34,8 +36,14 @@ class Ticket:
         self.slot = slot
         self.missing = 0  # tasks that are not done
         self.dropped = False
+        self.incidents: list[Incident] = []
         self.error: Exception | None = None
         self.error_row = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether its rows are written, or have failed."""
+        return self.slot >= 0 and not self.missing
 
     def fail(self, row: int, error: Exception) -> None:
         """Keep the error of the lowest row, so that it is the same whichever worker was first."""
@@ -46,8 +54,15 @@ class Ticket:
 class Dispatcher(Protocol):
     """Makes batches: orders go in, and rows come out in any order that the caller asks for."""
 
+    @property
+    def workers(self) -> int:
+        """Background processes that make batches."""
+
     def put(self, ids: IntArray, draw: Draw) -> Ticket:
         """Order a batch of samples; returns at once."""
+
+    def poll(self) -> None:
+        """Learn, without waiting, which batches are ready by now."""
 
     def get(self, ticket: Ticket) -> Rows:
         """Wait for a batch and return its rows; their memory is used again when the last view of it is gone.
@@ -85,24 +100,32 @@ def _one_thread() -> Iterator[None]:
 class InlineDispatcher:
     """Makes each batch when it is asked for, in this process (``workers=0``)."""
 
-    def __init__(self, source: Datastore, layout: SlotLayout) -> None:
+    workers = 0
+
+    def __init__(self, source: Datastore, layout: SlotLayout, *, on_error: OnError, pin: bool, meter: Meter) -> None:
         self._source = source
-        self._ring = SlotRing(layout, slots=2)
-        self.clock = Clock()
+        self._action = on_error.action
+        self._meter = meter
+        self._ring = SlotRing(layout, slots=2, pin=pin)
 
     def put(self, ids: IntArray, draw: Draw) -> Ticket:
         """Note an order."""
         return Ticket(ids, draw, slot=-1)
 
+    def poll(self) -> None:
+        """Nothing is ready before it is asked for."""
+
     def get(self, ticket: Ticket) -> Rows:
         """Make the batch now."""
         slot = self._ring.acquire()
         rows = self._ring.lend(slot, len(ticket.ids))
-        self.clock.restart()
+        task, clock = Task(0, slot, 0, ticket.draw, ticket.ids), Clock()
         with _one_thread():
-            failed = make_rows(self._source, Task(0, slot, 0, ticket.draw, ticket.ids), rows, self.clock)
-        if failed is not None:
-            raise failed.error
+            done = make_rows(self._source, task, rows, clock, self._action)
+        if isinstance(done, Failed):
+            raise done.error
+        self._meter.add_task(len(ticket.ids), done.seconds)
+        ticket.incidents.extend(done.incidents)
         return rows
 
     def drop(self, ticket: Ticket) -> None:

@@ -3,18 +3,22 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
 from ..augment.random import Draw
 from ..errors import ConfigError, StateError
 from .batch import Batch
+from .crew import StartMethod, prepare_start
 from .datastore import Datastore, SupportsIndex, as_datastore
 from .dispatch import Dispatcher, InlineDispatcher, Ticket
+from .incidents import Action, IncidentLog, OnError, settle
+from .meter import LoaderReport, Meter
 from .plan import BatchRows, LastBatch, Plan, Shuffle
-from .pool import ProcessPool, StartMethod, prepare_start
+from .pool import ProcessPool
 from .slots import SlotLayout
+from .tune import Tuner
 
 __all__ = ["Loader"]
 
@@ -39,7 +43,8 @@ class Loader:
         data: a datastore, or any object with ``__len__`` and ``__getitem__``.
         batch_size: rows of a global batch, over all ranks.
         seed: 0 <= seed < 2**64, of order and augmentation.
-        workers: background processes; 0 makes each batch in this process when it is asked for.
+        workers: background processes; 0 makes each batch in this process when it is asked for. "auto" starts with a
+            few and changes the number while it runs, within the cores of the machine; see ``report()``.
         prefetch: batches made ahead of the one in use, at least 1.
         shuffle: "global", "window", "once" or "never"; see ``Plan``.
         streams: see ``Plan``.
@@ -49,6 +54,9 @@ class Loader:
         world_size: number of processes that share each batch.
         start_method: of the workers. "auto" is "forkserver" where there is one: torch is imported once, and a script
             needs no ``if __name__ == "__main__"`` unless its own functions take part.
+        on_error: "raise", "substitute" or "skip", or an ``OnError`` with a log and a limit.
+        timeout: seconds that a worker may take for one task (16 to 32 photos) before it is replaced.
+        pin_memory: let a GPU copy from the batches directly; needs an NVIDIA GPU.
 
     Raises:
         ConfigError: a value is out of range, or the data cannot be loaded with it.
@@ -66,7 +74,7 @@ class Loader:
         batch_size: int,
         *,
         seed: int = 0,
-        workers: int = 0,
+        workers: int | Literal["auto"] = 0,
         prefetch: int = 4,
         shuffle: Shuffle = "global",
         streams: int = 1,
@@ -75,9 +83,16 @@ class Loader:
         rank: int = 0,
         world_size: int = 1,
         start_method: StartMethod = "auto",
+        on_error: Action | OnError = "raise",
+        timeout: float = 300.0,
+        pin_memory: bool = False,
     ) -> None:
-        if workers < 0 or prefetch < 1:
-            raise ConfigError(f"workers must be at least 0 and prefetch at least 1, got {workers} and {prefetch}")
+        if (workers != "auto" and workers < 0) or prefetch < 1 or not timeout > 0:
+            raise ConfigError(
+                'workers must be "auto" or at least 0, prefetch at least 1 and timeout above 0, got '
+                f"{workers!r}, {prefetch} and {timeout}"
+            )
+        self.on_error = on_error if isinstance(on_error, OnError) else OnError(on_error)
         self.data = as_datastore(data)
         self.plan = Plan(
             shard_sizes=self.data.shard_sizes,
@@ -89,9 +104,14 @@ class Loader:
             last_batch=last_batch,
         )
         self.rank, self.world_size = rank, world_size
-        self.workers, self.prefetch = workers, prefetch
+        self.prefetch = prefetch
+        self._meter = Meter()
+        self._tuner = Tuner(self._meter) if workers == "auto" else None
+        self._wanted = self._tuner.first if self._tuner else int(workers)
+        self._log = IncidentLog(self.on_error, rank)
+        self._timeout, self._pin = timeout, pin_memory
         rows = len(self.plan.batch(0, 0, rank=rank, world_size=world_size).ids)
-        self._start_method = prepare_start(start_method) if workers else None
+        self._method = prepare_start(start_method) if workers else None
         self._layout = SlotLayout(self.data.schema(), max(rows, -(-batch_size // world_size)))
         self._dispatcher: Dispatcher | None = None
         self._next = _Position(0, 0)
@@ -101,6 +121,20 @@ class Loader:
     def __len__(self) -> int:
         """Batches per epoch, the same on every rank."""
         return self.plan.num_steps
+
+    @property
+    def workers(self) -> int:
+        """Background processes that make the batches, or will when the first iteration starts."""
+        return self._wanted
+
+    @property
+    def incidents(self) -> int:
+        """Samples that could not be made so far, and were substituted or skipped (``on_error``)."""
+        return self._log.count
+
+    def report(self) -> LoaderReport:
+        """Return where the time went so far and what limits it; ``print(loader.report())``."""
+        return self._meter.report(self._wanted)
 
     @property
     def epoch(self) -> int:
@@ -195,31 +229,54 @@ class Loader:
                         start.epoch, later, rank=self.rank, world_size=self.world_size, order=order
                     )
                     ahead.append((planned, dispatcher.put(planned.ids, draw)))
+                dispatcher.poll()
+                self._meter.asked(sum(ticket.done for _, ticket in ahead))
                 planned, ticket = ahead.popleft()
                 rows = dispatcher.get(ticket)
-                last = step + 1 == len(self)
-                self._next = _Position(start.epoch + 1, 0) if last else _Position(start.epoch, step + 1)
-                self._interrupted = not last
+                self._log.add(ticket.incidents, start.epoch, step)
+                self._advance(start.epoch, step)
+                planned, rows = settle(planned, rows, ticket.incidents)
+                self._meter.given(len(planned.ids))
                 ids, valid = torch.from_numpy(planned.ids), torch.from_numpy(planned.valid)
                 yield Batch.of_rows(self._layout.schema, rows, ids, valid, start.epoch, step)
-                del rows  # the slot must not live longer than the consumer's batch
+                del rows, ticket  # the slot must not live longer than the consumer's batch
                 if iteration != self._iteration:
                     return
+                self._tune(dispatcher)
         finally:
             if not dispatcher.closed:
                 for _, ticket in ahead:
                     dispatcher.drop(ticket)
 
+    def _advance(self, epoch: int, step: int) -> None:
+        last = step + 1 == len(self)
+        self._next = _Position(epoch + 1, 0) if last else _Position(epoch, step + 1)
+        self._interrupted = not last
+
+    def _tune(self, dispatcher: Dispatcher) -> None:
+        if self._tuner is not None and isinstance(dispatcher, ProcessPool):
+            self._wanted = self._tuner.advise(self._wanted)
+            dispatcher.resize(self._wanted)
+
     def _open(self) -> Dispatcher:
+        self._meter.start()
+        if self._tuner is not None:
+            self._tuner.restart()
         if self._dispatcher is None or self._dispatcher.closed:
-            if self._start_method is None:
-                self._dispatcher = InlineDispatcher(self.data, self._layout)
+            if self._method is None:
+                self._dispatcher = InlineDispatcher(
+                    self.data, self._layout, on_error=self.on_error, pin=self._pin, meter=self._meter
+                )
             else:
                 self._dispatcher = ProcessPool(
                     self.data,
                     self._layout,
-                    workers=self.workers,
+                    workers=self._wanted,
                     slots=self.prefetch + 2,
-                    start_method=self._start_method,
+                    method=self._method,
+                    on_error=self.on_error,
+                    timeout=self._timeout,
+                    pin=self._pin,
+                    meter=self._meter,
                 )
         return self._dispatcher

@@ -4,10 +4,11 @@ Both directions are byte messages on one pipe per worker. Nothing is pickled per
 its sample ids, and its rows travel in shared memory. Only an error is pickled, once, by our own worker.
 """
 
+import json
 import pickle
 import struct
 import traceback
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from ..augment.random import Draw
 from ..errors import WorkerError
 from .clock import Stage
+from .incidents import Incident
 from .schema import IntArray
 
 __all__ = ["Done", "Failed", "Ready", "Reply", "Task", "unpack_reply"]
@@ -71,14 +73,17 @@ class Done:
     Args:
         number: of the task.
         seconds: time of each stage, in the order of ``Stage``.
+        incidents: samples that could not be made, and what is in their rows now.
     """
 
     number: int
     seconds: tuple[float, ...]
+    incidents: tuple[Incident, ...] = ()
 
     def pack(self) -> bytes:
         """Return the reply as a message."""
-        return _DONE.pack(b"D", self.number, *self.seconds)
+        told = json.dumps([astuple(one) for one in self.incidents]).encode() if self.incidents else b""
+        return _DONE.pack(b"D", self.number, *self.seconds) + told
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +117,9 @@ def unpack_reply(message: bytes) -> Reply:
     if kind == b"R":
         return Ready()
     if kind == b"D":
-        _, number, *seconds = _DONE.unpack(message)
-        return Done(number, tuple(seconds))
+        _, number, *seconds = _DONE.unpack_from(message)
+        told = json.loads(message[_DONE.size :] or b"[]")
+        return Done(number, tuple(seconds), tuple(Incident(*one) for one in told))
     _, number, row = _FAILED.unpack_from(message)
     error, notes = pickle.loads(message[_FAILED.size :])  # noqa: S301 - from our own worker, never from data
     error.__notes__ = notes

@@ -97,13 +97,15 @@ class SlotMap:
         file: that holds all slots.
         layout: of each slot.
         first: slots of the first extent, at least 1.
+        pin: let a GPU copy from the memory directly.
     """
 
-    def __init__(self, file: SharedFile, layout: SlotLayout, first: int) -> None:
+    def __init__(self, file: SharedFile, layout: SlotLayout, first: int, *, pin: bool = False) -> None:
         self._file = file
         self._layout = layout
         self._first = first
-        self._extents: dict[int, mmap.mmap] = {}
+        self._pin = pin
+        self._extents: dict[int, memoryview] = {}
 
     def extent(self, slot: int) -> range:
         """Return the slots that are mapped together with ``slot``."""
@@ -116,7 +118,10 @@ class SlotMap:
         """Return a new array, uint8 (slot_bytes,), over a slot; the file must be long enough for its extent."""
         extent, size = self.extent(slot), self._layout.slot_bytes
         if extent.start not in self._extents:
-            self._extents[extent.start] = self._file.map(extent.start * size, len(extent) * size)
+            memory = np.frombuffer(self._file.map(extent.start * size, len(extent) * size), np.uint8)
+            if self._pin:
+                pin(memory)
+            self._extents[extent.start] = memory.data
         return np.frombuffer(self._extents[extent.start], np.uint8, size, (slot - extent.start) * size)
 
     def rows(self, slot: int) -> Rows:
@@ -130,16 +135,17 @@ class SlotRing:
     Args:
         layout: of each slot.
         slots: how many to make at once, at least 1; more are made when all are in use.
+        pin: let a GPU copy from the slots directly, several times faster than from other memory.
 
     Raises:
-        ConfigError: the machine has not so much memory.
+        ConfigError: the machine has not so much memory, or cannot pin it.
     """
 
-    def __init__(self, layout: SlotLayout, slots: int) -> None:
+    def __init__(self, layout: SlotLayout, slots: int, *, pin: bool = False) -> None:
         self.layout = layout
         self.file = SharedFile()
         self.first = slots
-        self._map = SlotMap(self.file, layout, slots)
+        self._map = SlotMap(self.file, layout, slots, pin=pin)
         self._made = 0
         self._free: deque[int] = deque()
         for _ in range(slots):
@@ -179,6 +185,31 @@ class SlotRing:
         self._map.memory(slot)[:: mmap.PAGESIZE] = 0
         self._made += 1
         return slot
+
+
+def pin(memory: NDArray[np.uint8]) -> None:
+    """Register memory with CUDA, so that copies to a GPU are direct and asynchronous; undone when ``memory`` goes.
+
+    Only the trainer's process does it; workers never touch CUDA. What CUDA says of a failure is cleared, or it would
+    surface in the next call.
+
+    Raises:
+        ConfigError: there is no GPU, or it refuses.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError("pin_memory needs an NVIDIA GPU, and torch finds none: leave it out")
+    runtime = torch.cuda.cudart()
+    address = memory.ctypes.data
+    code = runtime.cudaHostRegister(address, memory.nbytes, 0)
+    if int(code) != 0:
+        raise ConfigError(
+            f"the GPU's driver does not pin {memory.nbytes / 2**20:.0f} MiB of memory (CUDA error {int(code)}): use "
+            "pin_memory=False, a smaller batch_size or prefetch, or raise `ulimit -l`"
+        )
+    # The array that views the mapping goes before the mapping does; at exit the driver does it.
+    weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
 
 
 def _page_aligned(size: int) -> int:

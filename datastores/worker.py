@@ -6,7 +6,7 @@
        |                    |                 |
        | cannot open        | pipe closed     | cannot make a row
        v                    v                 v
-    Failed(-1), exit       exit             Failed, waiting
+    Failed(-1), exit       exit             Failed or a substitute, waiting
 
 A worker holds no state between tasks, so any worker can do any task, again and again, with the same bits. It ignores
 SIGINT and SIGTERM, which a terminal or a scheduler sends to the whole process group: the trainer may still need
@@ -23,8 +23,10 @@ from multiprocessing.connection import Connection, wait
 import numpy as np
 import torch
 
+from ..augment.random import Draw
 from .clock import Clock
 from .datastore import Datastore
+from .incidents import SKIPPED, Action, Incident, substitutes
 from .messages import Done, Failed, Ready, Task
 from .payload import Payload
 from .schema import Rows
@@ -39,6 +41,7 @@ class WorkerSetup:
 
     Args:
         source: the datastore, or its pickle where the process is not a fork.
+        action: what to do about samples that cannot be made.
         file: the slots' memory.
         layout: of each slot.
         first_slots: slots of the first extent.
@@ -46,6 +49,7 @@ class WorkerSetup:
     """
 
     source: Payload | Datastore
+    action: Action
     file: SharedFile
     layout: SlotLayout
     first_slots: int
@@ -72,49 +76,72 @@ def worker_main(connection: Connection, setup: WorkerSetup) -> None:
         connection.send_bytes(Failed(-1, 0, error).pack())
         return
     try:
-        _serve(connection, source, SlotMap(setup.file, setup.layout, setup.first_slots))
+        _serve(connection, source, setup.action, SlotMap(setup.file, setup.layout, setup.first_slots))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the trainer has closed the loader
 
 
-def _serve(connection: Connection, source: Datastore, slots: SlotMap) -> None:
+def _serve(connection: Connection, source: Datastore, action: Action, slots: SlotMap) -> None:
     connection.send_bytes(Ready().pack())
     while True:
         task = Task.unpack(connection.recv_bytes())
         rows = slots.rows(task.slot)
         part = {name: column[task.first_row : task.first_row + len(task.ids)] for name, column in rows.items()}
         clock = Clock()
-        reply = make_rows(source, task, part, clock) or Done(task.number, tuple(clock.seconds))
-        connection.send_bytes(reply.pack())
+        connection.send_bytes(make_rows(source, task, part, clock, action).pack())
 
 
-def make_rows(source: Datastore, task: Task, rows: Rows, clock: Clock) -> Failed | None:
-    """Do a task: write its samples into ``rows``; return the failure if one of them cannot be made.
+def make_rows(source: Datastore, task: Task, rows: Rows, clock: Clock, action: Action) -> Done | Failed:
+    """Do a task: write its samples into ``rows``.
 
-    The first row that fails is found by making the rows one by one, so the error names its sample however the datastore
-    works through many, and is the same for any cut of a batch into tasks.
+    Where that fails, the rows are made one by one, so the sample that is blamed is the same however the datastore works
+    through many, and for any cut of a batch into tasks.
     """
     try:
         source.fill(task.ids, task.draw, rows, clock)
     except Exception as error:  # noqa: BLE001 - a user's datastore may raise anything, and all of it must arrive
-        for row in range(len(task.ids)):
-            one = {name: column[row : row + 1] for name, column in rows.items()}
-            try:
-                source.fill(task.ids[row : row + 1], task.draw, one, clock)
-            except Exception as same:  # noqa: BLE001 - as above
-                return Failed(task.number, task.first_row + row, _blame(same, source, task.ids[row]))
+        done = _one_by_one(source, task, rows, clock, action)
+        if isinstance(done, Failed) or done.incidents or action != "raise":
+            return done
         error.add_note(f"raised while making samples {task.ids.tolist()} together, though each alone succeeds")
         return Failed(task.number, task.first_row, error)
+    return Done(task.number, tuple(clock.seconds))
+
+
+def _one_by_one(source: Datastore, task: Task, rows: Rows, clock: Clock, action: Action) -> Done | Failed:
+    incidents = []
+    for row, index in enumerate(task.ids.tolist()):
+        one = {name: column[row : row + 1] for name, column in rows.items()}
+        error = _attempt(source, index, task.draw, one, clock)
+        if error is None:
+            continue
+        stand_in = SKIPPED
+        if action == "substitute":
+            others = substitutes(index, task.draw, source.shard_sizes)
+            stand_in = next((other for other in others if not _attempt(source, other, task.draw, one, clock)), SKIPPED)
+        if action == "raise" or (action == "substitute" and stand_in == SKIPPED):
+            error.add_note(f"raised while making {_place(source, index)}")
+            if action == "substitute":
+                error.add_note("and so many of its possible substitutes failed too that something is wrong as a whole")
+            return Failed(task.number, task.first_row + row, error)
+        incidents.append(Incident.of(task.first_row + row, index, stand_in, _place(source, index), error))
+    return Done(task.number, tuple(clock.seconds), tuple(incidents))
+
+
+def _attempt(source: Datastore, index: int, draw: Draw, row: Rows, clock: Clock) -> Exception | None:
+    """Make one row; return what went wrong."""
+    try:
+        source.fill(np.array([index], np.int64), draw, row, clock)
+    except Exception as error:  # noqa: BLE001 - as above
+        return error
     return None
 
 
-def _blame(error: Exception, source: Datastore, index: np.int64) -> Exception:
+def _place(source: Datastore, index: int) -> str:
     try:
-        where = source.locate(int(index))
-    except Exception as second:  # noqa: BLE001 - a user's locate must not hide the error it should explain
-        where = f"sample {index} (its place is unknown: {second})"
-    error.add_note(f"raised while making {where}")
-    return error
+        return source.locate(index)
+    except Exception as error:  # noqa: BLE001 - a user's locate must not hide the error it should explain
+        return f"sample {index} (its place is unknown: {error})"
 
 
 def _exit_with_parent() -> None:

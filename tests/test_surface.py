@@ -13,6 +13,7 @@ PUBLIC = {
         "Datastore",
         "ImageDatastore",
         "Loader",
+        "OnError",
         "ShardDatastore",
     ],
     "headrace.train": ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"],

@@ -266,8 +266,10 @@ def test_shapes_that_do_not_agree_name_the_sample() -> None:
     [
         ({"batch_size": 200}, "larger than the dataset"),
         ({"batch_size": -1}, "batch_size must be at least 1"),
-        ({"workers": -1}, "workers must be at least 0"),
+        ({"workers": -1}, "workers must be .* at least 0.* got -1"),
         ({"prefetch": 0}, "prefetch at least 1"),
+        ({"timeout": 0}, "timeout above 0"),
+        ({"on_error": "ignore"}, "on_error must be one of raise, substitute, skip, got 'ignore'"),
         ({"rank": 2, "world_size": 2}, "rank 2 of world size 2"),
         ({"data": []}, "no samples"),
         ({"data": iter([1])}, "needs __len__ and __getitem__"),
@@ -304,7 +306,7 @@ def test_a_sample_that_kills_every_worker_is_blamed(tmp_path: Path) -> None:
     data = Deadly(victim=20, times=99, tally=tmp_path / "tally")
     with (
         Loader(data, 16, shuffle="never", workers=2, start_method="fork") as loader,
-        pytest.raises(WorkerError, match=r"sample 20 killed 3 background workers, the last one by SIGKILL"),
+        pytest.raises(WorkerError, match=r"sample 20 of Deadly killed 3 background workers, the last one by SIGKILL"),
     ):
         list(loader)
 

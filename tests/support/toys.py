@@ -69,6 +69,33 @@ class Deadly(Noise):
         return self.tally.stat().st_size if self.tally.exists() else 0
 
 
+class Hanging(Noise):
+    """Never comes back from certain samples."""
+
+    def __init__(self, bad: Iterable[int], samples: int = 100) -> None:
+        super().__init__(samples)
+        self.bad = frozenset(bad)
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        if index in self.bad:
+            time.sleep(1000)
+        return super().sample(index, draw)
+
+
+class Spinning(Noise):
+    """Costs a given time of a core per sample."""
+
+    def __init__(self, seconds: float, samples: int = 400) -> None:
+        super().__init__(samples)
+        self.seconds = seconds
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        end = time.perf_counter() + self.seconds
+        while time.perf_counter() < end:
+            pass
+        return super().sample(index, draw)
+
+
 class Slow(Noise):
     """Takes its time, and writes the process id of each worker to a folder."""
 

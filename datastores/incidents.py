@@ -1,0 +1,157 @@
+"""Samples that cannot be made: what takes their place, and where that is written down."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from ..augment.random import Draw
+from ..errors import ConfigError, SampleError
+from .permute import derive_key
+from .plan import BatchRows
+from .schema import IntArray, Rows
+
+__all__ = ["SKIPPED", "Action", "Incident", "IncidentLog", "OnError", "first_substitute", "settle", "substitutes"]
+
+Action: TypeAlias = Literal["raise", "substitute", "skip"]
+
+#: Stands for the substitute of a sample that has none.
+SKIPPED = -1
+
+_TRIES = 16  # substitutes from the same shard, and as many from the whole dataset
+_REASON = 500  # characters of an error that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class OnError:
+    """What a loader does about samples that cannot be read, decoded or prepared.
+
+    Args:
+        action: "raise": the error arrives in the loop. "substitute": another sample takes the row; which one is
+            arithmetic on (seed, epoch, sample id), so it is the same for any workers and ranks, and lengths hold.
+            "skip": the row is left out and the batch is shorter; for predictions, never for training.
+        log: a file to which one line of JSON is added for each such sample; None: none.
+        limit: such samples that are accepted, over all epochs of a loader; one more is an error.
+
+    Raises:
+        ConfigError: a value is out of range.
+
+    Example:
+        >>> OnError("substitute", limit=10).action
+        'substitute'
+    """
+
+    action: Action = "raise"
+    log: Path | str | None = None
+    limit: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.action not in get_args(Action):
+            raise ConfigError(f"on_error must be one of {', '.join(get_args(Action))}, got {self.action!r}")
+        if self.limit < 0:
+            raise ConfigError(f"the limit of samples that cannot be made must be at least 0, got {self.limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A sample that could not be made.
+
+    Args:
+        row: of the slot, later of the batch.
+        sample: its id.
+        substitute: id of the sample in its place; ``SKIPPED`` if its row is left out.
+        where: where it comes from: key, shard, bytes.
+        reason: the error's type and text.
+    """
+
+    row: int
+    sample: int
+    substitute: int
+    where: str
+    reason: str
+
+    @classmethod
+    def of(cls, row: int, sample: int, substitute: int, where: str, error: BaseException) -> "Incident":
+        """Describe what ``error`` did to a sample."""
+        return cls(row, sample, substitute, where, f"{type(error).__name__}: {error}"[:_REASON])
+
+
+def substitutes(sample: int, draw: Draw, shard_sizes: IntArray) -> Iterator[int]:
+    """Return the ids that may stand in for a sample, best first; finite.
+
+    The first ones come from the same shard, which is open or near; if that shard is bad as a whole, others follow.
+
+    Args:
+        sample: the id of the sample that cannot be made.
+        draw: the random world it was wanted in.
+        shard_sizes: int64 (shards,), samples per shard.
+    """
+    ends = np.cumsum(shard_sizes)
+    shard = int(np.searchsorted(ends, sample, "right"))
+    first = int(ends[shard] - shard_sizes[shard])
+    places = [(first, int(shard_sizes[shard]))] * _TRIES + [(0, int(ends[-1]))] * _TRIES
+    for number, (start, size) in enumerate(places):
+        candidate = start + derive_key(draw.seed, draw.epoch, sample, number) % size
+        if candidate != sample:
+            yield candidate
+
+
+class IncidentLog:
+    """Counts incidents, writes them down, and stops the run when there are too many.
+
+    Args:
+        policy: the file and the limit.
+        rank: of this process; it is written into each line.
+    """
+
+    def __init__(self, policy: OnError, rank: int) -> None:
+        self._policy = policy
+        self._rank = rank
+        self.count = 0
+
+    def add(self, incidents: list[Incident], epoch: int, step: int) -> None:
+        """Note the incidents of one batch.
+
+        Raises:
+            SampleError: there were more than the limit, over all.
+            ConfigError: the file cannot be written.
+        """
+        for incident in sorted(incidents, key=lambda one: one.row):
+            self.count += 1
+            self._write({"epoch": epoch, "step": step, "rank": self._rank, **asdict(incident)})
+            if self.count > self._policy.limit:
+                raise SampleError(
+                    f"{self.count} samples could not be made, and on_error accepts {self._policy.limit}; the last one: "
+                    f"{incident.where}: {incident.reason}"
+                )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._policy.log is None:
+            return
+        try:
+            with Path(self._policy.log).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")  # one write: lines of several ranks do not mix
+        except OSError as error:
+            raise ConfigError(f"the log of on_error, {self._policy.log}, cannot be written: {error}") from error
+
+
+def settle(planned: BatchRows, rows: Rows, incidents: Sequence[Incident]) -> tuple[BatchRows, Rows]:
+    """Return what a batch really holds: ids of substitutes instead of those planned, and no skipped rows."""
+    if not incidents:
+        return planned, rows
+    ids, kept = planned.ids.copy(), np.ones(len(planned.ids), np.bool_)
+    for incident in incidents:
+        ids[incident.row] = incident.substitute
+        kept[incident.row] = incident.substitute != SKIPPED
+    if kept.all():
+        return BatchRows(ids, planned.valid), rows
+    return BatchRows(ids[kept], planned.valid[kept]), {name: column[kept] for name, column in rows.items()}
+
+
+def first_substitute(sample: int, draw: Draw, shard_sizes: IntArray) -> int:
+    """Return the best substitute of a sample, or ``SKIPPED`` if the dataset has no other sample."""
+    return next(islice(substitutes(sample, draw, shard_sizes), 1), SKIPPED)

@@ -1,0 +1,207 @@
+"""The dispatcher under pressure: killed, starved, crowded, and for a long time."""
+
+import gc
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from toys import Noise, Slow, digest
+
+from headrace.datastores import Loader
+
+SUPPORT = str(Path(__file__).parents[1] / "support")
+
+
+class Killer(threading.Thread):
+    """Kills a random worker every few milliseconds, until it has killed enough."""
+
+    def __init__(self, folder: Path, kills: int, pause: float) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.kills, self.pause = folder, kills, pause
+        self.killed = 0
+        self.random = random.Random(1)
+
+    def run(self) -> None:
+        while self.killed < self.kills:
+            time.sleep(self.random.uniform(0, 2 * self.pause))
+            alive = [pid for path in self.folder.iterdir() if (pid := int(path.name)) != os.getpid()]
+            victim = self.random.choice(alive or [0])
+            try:
+                if victim and psutil.Process(victim).ppid() == os.getpid():
+                    os.kill(victim, signal.SIGKILL)
+                    self.killed += 1
+            except (psutil.Error, ProcessLookupError):
+                pass
+            (self.folder / str(victim)).unlink(missing_ok=True)
+
+
+def test_a_hundred_random_kills_change_no_bit(tmp_path: Path) -> None:
+    data = Slow(tmp_path, seconds=0.002, samples=2400)
+    expected = digest(Loader(Noise(2400), 48, seed=3))
+    killer = Killer(tmp_path, kills=100, pause=0.02)
+    with Loader(data, 48, seed=3, workers=3, start_method="fork") as loader:
+        batches = iter(loader)
+        first = digest([next(batches)])
+        killer.start()
+        rest = digest(batches)
+        more = 0
+        while killer.is_alive():  # a fast machine gets through the epoch before the last kill
+            more += 1
+            loader.set_epoch(0)
+            assert digest(loader) == expected
+    assert first + rest == expected
+    assert killer.killed == 100
+    assert _workers() == []
+    assert more < 20
+
+
+def _workers() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE and _maps(p)]
+
+
+def _maps(process: psutil.Process) -> bool:
+    try:
+        return any("headrace-slots" in region.path for region in process.memory_maps(grouped=False))
+    except psutil.Error:
+        return False
+
+
+LIMITED = """
+import resource, sys
+sys.path.insert(0, {support!r})
+{limit}
+from toys import Noise, digest
+from headrace.datastores import Loader
+with Loader(Noise({samples}), 32, workers={workers}, start_method={method!r}) as loader:
+    found = digest(loader)
+assert found == digest(Loader(Noise({samples}), 32))
+print("ok")
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize(
+    ("workers", "limit"),
+    [
+        (2, "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"),
+        (64, ""),
+        (3, "import os; os.sched_setaffinity(0, {0})"),
+    ],
+    ids=["64 descriptors", "64 workers", "one core"],
+)
+def test_small_machines(workers: int, limit: str, method: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LIMITED.format(support=SUPPORT, limit=limit, workers=workers, method=method, samples=640))
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
+    assert (result.stdout, result.stderr) == ("ok\n", "")
+
+
+def test_too_few_descriptors_say_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    limit = "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+    script.write_text(LIMITED.format(support=SUPPORT, limit=limit, workers=64, method="fork", samples=64))
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 1
+    assert "workers need about" in result.stderr
+    assert "ulimit -n" in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small /dev/shm")
+def test_a_small_dev_shm_does_not_matter(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        LIMITED.format(support=SUPPORT, limit="", workers=2, method="fork", samples=640).replace(
+            "Noise(640)", "Noise(640, shape=(100, 100, 3))"
+        )
+    )
+    mount = f"mount -t tmpfs -o size=8m tmpfs /dev/shm && exec {sys.executable} {script}"
+    command = ["unshare", "-m", "sh", "-c", mount]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    if "mount" in result.stderr or "unshare" in result.stderr:
+        pytest.skip(f"no namespaces here: {result.stderr}")
+    assert (result.stdout, result.stderr) == ("ok\n", "")
+
+
+def test_many_cycles_leak_nothing() -> None:
+    for _ in range(5):
+        list(Loader(Noise(20), 10, workers=1, start_method="fork"))
+    gc.collect()
+    before = (len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), _maps_of_self())
+    for _ in range(100):
+        with Loader(Noise(20), 10, workers=1, start_method="fork") as loader:
+            next(iter(loader))
+    gc.collect()
+    assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), _maps_of_self()) == before
+
+
+def _maps_of_self() -> int:
+    return Path("/proc/self/maps").read_text().count("headrace-slots")
+
+
+def test_the_fork_server_may_die() -> None:
+    with Loader(Noise(), 16, workers=2, start_method="forkserver") as loader:
+        expected = digest(loader)
+    from multiprocessing import forkserver
+
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    with Loader(Noise(), 16, workers=2, start_method="forkserver") as loader:
+        assert digest(loader) == expected
+
+
+def test_loaders_in_threads(tmp_path: Path) -> None:
+    expected, found = digest(Loader(Noise(), 16)), []
+
+    def run() -> None:
+        with Loader(Noise(), 16, workers=2, start_method="forkserver") as loader:
+            found.append(digest(loader))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [expected] * 3
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ten_thousand_cycles() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(10_000):
+        with Loader(Noise(20), 10, workers=1, start_method="fork") as loader:
+            next(iter(loader))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before * 1.05
+    assert len(list(Path("/proc/self/fd").iterdir())) < 40
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_memory_is_flat_over_thirty_epochs(tmp_path: Path) -> None:
+    """Proportional memory (PSS) of the whole process family, on JPEG photos, after each of 30 epochs."""
+    from pictures import encode, photo
+
+    from headrace.augment import ImageAugmenter
+    from headrace.datastores import AugmentedImageDatastore, ImageDatastore
+
+    for number in range(300):
+        path = tmp_path / str(number % 3) / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encode(photo(375, 500, number), "JPEG", quality=90))
+    augment = ImageAugmenter(x_reflection=True, rotation=(-10, 10))
+    data = AugmentedImageDatastore((224, 224), ImageDatastore(tmp_path), mode="random_resized_crop", augment=augment)
+    used = []
+    with Loader(data, 32, workers=2) as loader:
+        for _ in range(30):
+            for batch in loader:
+                batch.images.sum()
+            family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+            used.append(sum(process.memory_full_info().pss for process in family))
+    assert max(used[5:]) < 1.02 * used[4], [round(pss / 2**20) for pss in used]
