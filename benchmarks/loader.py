@@ -1,13 +1,16 @@
 """Images per second of headrace beside torchvision's and webdataset's loaders, interleaved in one run.
 
-    python benchmarks/loader.py [FOLDER] [--workers 2] [--rounds 5]
+    python benchmarks/loader.py [FOLDER] [--workers 2] [--rounds 5] [--small]
 
 FOLDER holds JPEG photos (class folders or flat); without one, photo-like JPEGs of about 110 KB are made from
 scikit-learn's two sample photos. Every loader reads the same bytes and gives the same thing: uint8 batches of
 random-resized-crop 224 and flip, channels last. Two yardsticks run beside them: "one kernel" is a plain loop in one
 process that only decodes (simplejpeg, into the same memory again and again) and resamples (torch's uint8 antialiased
 resize); "kernels" is as many of those at once as there are workers. The table shows medians over the rounds, ratios to
-the kernels, CPU seconds per 1,000 images and the time from starting the first epoch to its first batch.
+the kernels, CPU seconds per 1,000 images, the time from starting the first epoch to its first batch, and the
+proportional memory (PSS) of the whole process family, each loader then alone in a fresh process.
+
+``--small`` does the same with scikit-learn's digits as 28x28 JPEGs, random-resized-crop 28 and flip, batches of 256.
 """
 
 import argparse
@@ -25,7 +28,7 @@ import numpy as np
 import psutil
 import torch
 
-SIZE = 224
+KINDS = {False: (224, 64, 1216), True: (28, 256, 12_800)}  # size, batch, images per round; by --small
 
 
 def main() -> None:
@@ -33,40 +36,55 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--images", type=int, default=1216, help="images per round")
+    parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
+    options.size, options.batch, options.images = KINDS[options.small]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        images, shards = prepare(options.folder, Path(scratch), options.images)
+        images, shards = prepare(options, Path(scratch))
         sizes = [path.stat().st_size for path in images.glob("*/*")]
-        print(
-            f"{len(sizes)} JPEGs, mean {np.mean(sizes) / 1000:.0f} kB, {options.workers} workers, batch {options.batch}"
-        )
-        arms: dict[str, Callable[[], Iterator[int]]] = {
-            "headrace": headrace_arm(shards, options),
-            "torchvision": torchvision_arm(images, options),
-            "webdataset": webdataset_arm(shards, options),
-            "one kernel": kernel_arm(images, 1),
-            "kernels": kernel_arm(images, options.workers),
-        }
-        report(measure(arms, options.rounds), options.workers)
+        mean = f"{np.mean(sizes) / 1000:.{1 if options.small else 0}f} kB"
+        print(f"{len(sizes)} JPEGs, mean {mean}, {options.workers} workers, batches of {options.batch}")
+        loaders = {name: lambda make=make: make(images, shards, options) for name, make in LOADERS.items()}
+        arms = {name: make() for name, make in loaders.items()}
+        arms["one kernel"] = kernel_arm(images, 1, options.size)
+        arms["kernels"] = kernel_arm(images, options.workers, options.size)
+        results = measure(arms, options.rounds)
+        for name in LOADERS:
+            results[name]["memory"] = [memory(name, images, shards, options)]
+        report(results, options.workers)
 
 
 # --- data --------------------------------------------------------------------------------------------------------
 
 
-def prepare(folder: Path | None, scratch: Path, count: int) -> tuple[Path, Path]:
-    """Return a class folder of ``count`` JPEGs, and shards of the same files."""
+def prepare(options: argparse.Namespace, scratch: Path) -> tuple[Path, Path]:
+    """Return a class folder of JPEGs, and shards of the same files."""
     images = scratch / "images"
     (images / "photo").mkdir(parents=True)
+    folder = options.folder
     sources = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg")) if folder else []
-    blobs = [path.read_bytes() for path in sources] or photos(152)
-    for number in range(count):
+    blobs = [path.read_bytes() for path in sources] or (digits() if options.small else photos(152))
+    for number in range(options.images):
         (images / "photo" / f"{number:06d}.jpg").write_bytes(blobs[number % len(blobs)])
     command = [sys.executable, "-m", "headrace.tools.cli", "build", str(images), str(scratch / "shards")]
-    subprocess.run([*command, "--shard-samples", "76", "--quiet"], check=True)
+    subprocess.run([*command, "--shard-samples", str(options.images // 16), "--quiet"], check=True)
     return images, scratch / "shards"
+
+
+def digits() -> list[bytes]:
+    """Make 28x28 JPEGs of scikit-learn's digits."""
+    import io
+
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    result = []
+    for pixels in load_digits().images:
+        file = io.BytesIO()
+        Image.fromarray((pixels * 15.9).astype(np.uint8)).resize((28, 28)).convert("RGB").save(file, "JPEG", quality=90)
+        result.append(file.getvalue())
+    return result
 
 
 def photos(count: int) -> list[bytes]:
@@ -93,26 +111,27 @@ def photos(count: int) -> list[bytes]:
 # --- arms: each returns a function that runs one epoch and yields the number of images of each batch ---------------
 
 
-def headrace_arm(shards: Path, options: argparse.Namespace) -> Callable[[], Iterator[int]]:
+Epoch = Callable[[], Iterator[int]]
+
+
+def headrace_arm(images: Path, shards: Path, options: argparse.Namespace) -> Epoch:
     from headrace.augment import ImageAugmenter
     from headrace.datastores import AugmentedImageDatastore, Loader, ShardDatastore
 
-    data = AugmentedImageDatastore(
-        (SIZE, SIZE), ShardDatastore(shards), mode="random_resized_crop", augment=ImageAugmenter(x_reflection=True)
-    )
+    size, flip = (options.size, options.size), ImageAugmenter(x_reflection=True)
+    data = AugmentedImageDatastore(size, ShardDatastore(shards), mode="random_resized_crop", augment=flip)
     loader = Loader(data, options.batch, workers=options.workers, last_batch="keep")
-    return lambda: (touch(batch.images) for batch in loader)
+    return lambda: (touch(batch.images, options.size) for batch in loader)
 
 
-def torchvision_arm(images: Path, options: argparse.Namespace) -> Callable[[], Iterator[int]]:
+def torchvision_arm(images: Path, shards: Path, options: argparse.Namespace) -> Epoch:
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
 
-    data = ImageFolder(str(images), transform=torchvision_recipe(), loader=read_with_torchvision)
-    loader = DataLoader(
-        data, options.batch, shuffle=True, num_workers=options.workers, persistent_workers=options.workers > 0
-    )
-    return lambda: (touch(images) for images, _ in loader)
+    data = ImageFolder(str(images), transform=torchvision_recipe(options.size), loader=read_with_torchvision)
+    workers = {"num_workers": options.workers, "persistent_workers": options.workers > 0}
+    loader = DataLoader(data, options.batch, shuffle=True, **workers)
+    return lambda: (touch(images, options.size) for images, _ in loader)
 
 
 def read_with_torchvision(path: str) -> torch.Tensor:
@@ -121,13 +140,13 @@ def read_with_torchvision(path: str) -> torch.Tensor:
     return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
 
 
-def torchvision_recipe() -> Callable[[torch.Tensor], torch.Tensor]:
+def torchvision_recipe(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
     from torchvision.transforms import v2
 
-    return v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()])
+    return v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()])
 
 
-def webdataset_arm(shards: Path, options: argparse.Namespace) -> Callable[[], Iterator[int]]:
+def webdataset_arm(images: Path, shards: Path, options: argparse.Namespace) -> Epoch:
     import webdataset
     from torch.utils.data import DataLoader
 
@@ -136,11 +155,12 @@ def webdataset_arm(shards: Path, options: argparse.Namespace) -> Callable[[], It
         webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0)
         .shuffle(200)
         .map(decode_webdataset)
-        .map(torchvision_recipe())
+        .map(torchvision_recipe(options.size))
         .batched(options.batch, collation_fn=torch.stack)
     )
-    loader = DataLoader(data, batch_size=None, num_workers=options.workers, persistent_workers=options.workers > 0)
-    return lambda: (touch(images) for images in loader)
+    workers = {"num_workers": options.workers, "persistent_workers": options.workers > 0}
+    loader = DataLoader(data, batch_size=None, **workers)
+    return lambda: (touch(images, options.size) for images in loader)
 
 
 def decode_webdataset(sample: dict[str, bytes]) -> torch.Tensor:
@@ -150,14 +170,17 @@ def decode_webdataset(sample: dict[str, bytes]) -> torch.Tensor:
     return decode_jpeg(data, mode=ImageReadMode.RGB)
 
 
-def kernel_arm(images: Path, processes: int) -> Callable[[], Iterator[int]]:
+LOADERS = {"headrace": headrace_arm, "torchvision": torchvision_arm, "webdataset": webdataset_arm}
+
+
+def kernel_arm(images: Path, processes: int, size: int) -> Epoch:
     paths = sorted(images.glob("*/*"))
 
     def run() -> Iterator[int]:
         context = multiprocessing.get_context("fork")
         barrier, queue = context.Barrier(processes + 1), context.Queue()
         parts = [paths[i::processes] for i in range(processes)]
-        children = [context.Process(target=kernel, args=(part, barrier, queue)) for part in parts]
+        children = [context.Process(target=kernel, args=(part, barrier, queue, size)) for part in parts]
         for child in children:
             child.start()
         barrier.wait()
@@ -170,13 +193,13 @@ def kernel_arm(images: Path, processes: int) -> Callable[[], Iterator[int]]:
     return run
 
 
-def kernel(paths: list[Path], barrier: object, queue: object) -> None:
+def kernel(paths: list[Path], barrier: object, queue: object, size: int) -> None:
     import simplejpeg
 
     torch.set_num_threads(1)
     blobs = [path.read_bytes() for path in paths]
     scratch = np.empty(64 * 2**20, np.uint8)
-    row = torch.empty(1, SIZE, SIZE, 3, dtype=torch.uint8)
+    row = torch.empty(1, size, size, 3, dtype=torch.uint8)
     random = np.random.default_rng(1)
     barrier.wait()  # type: ignore[attr-defined]
     for blob in blobs:
@@ -188,16 +211,16 @@ def kernel(paths: list[Path], barrier: object, queue: object) -> None:
         top, left = random.integers(0, height - h + 1), random.integers(0, width - w + 1)
         crop = image[top : top + h, left : left + w].permute(2, 0, 1)[None]
         out = row.permute(0, 3, 1, 2)
-        torch._C._nn._upsample_bilinear2d_aa(crop, (SIZE, SIZE), False, None, out=out)
+        torch._C._nn._upsample_bilinear2d_aa(crop, (size, size), False, None, out=out)
         if random.random() < 0.5:
             out.copy_(out.flip(3))
     queue.put(len(blobs))  # type: ignore[attr-defined]
 
 
-def touch(images: torch.Tensor) -> int:
+def touch(images: torch.Tensor, size: int) -> int:
     """Look at every page of a batch, so that a lazy loader pays too."""
     assert images.dtype == torch.uint8
-    assert images.shape[1:] == (3, SIZE, SIZE)
+    assert images.shape[1:] == (3, size, size)
     images.permute(0, 2, 3, 1).reshape(-1)[:: 4096 // 3].sum()
     return len(images)
 
@@ -205,7 +228,7 @@ def touch(images: torch.Tensor) -> int:
 # --- measuring ---------------------------------------------------------------------------------------------------
 
 
-def measure(arms: dict[str, Callable[[], Iterator[int]]], rounds: int) -> dict[str, dict[str, list[float]]]:
+def measure(arms: dict[str, Epoch], rounds: int) -> dict[str, dict[str, list[float]]]:
     """Run all arms in turn, ``rounds`` times after a warm-up."""
     results: dict[str, dict[str, list[float]]] = {name: {"rate": [], "cpu": []} for name in arms}
     for number in range(rounds + 1):
@@ -234,9 +257,30 @@ def cpu_seconds() -> float:
     return total
 
 
+def memory(name: str, images: Path, shards: Path, options: argparse.Namespace) -> float:
+    """Return the MB of a loader, its workers and the process that uses it, in the middle of its second epoch."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_memory, args=(name, images, shards, options, theirs))
+    process.start()
+    result: float = ours.recv()
+    process.join()
+    return result
+
+
+def _memory(name: str, images: Path, shards: Path, options: argparse.Namespace, answer: object) -> None:
+    epoch = LOADERS[name](images, shards, options)
+    sum(epoch())
+    batches = epoch()
+    for _ in range(4):
+        next(batches)
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    answer.send(sum(process.memory_full_info().pss for process in family) / 1e6)  # type: ignore[attr-defined]
+
+
 def report(results: dict[str, dict[str, list[float]]], workers: int) -> None:
     kernels = results["kernels"]["rate"]
-    print(f"{'':14}{'img/s':>8}{'spread':>16}{'of kernels':>12}{'CPU s/1000':>12}{'first batch s':>15}")
+    print(f"{'':14}{'img/s':>8}{'spread':>16}{'of kernels':>12}{'CPU s/1000':>12}{'first batch s':>15}{'PSS MB':>8}")
     for name, result in results.items():
         rates = result["rate"]
         share = statistics.median(rate / kernel for rate, kernel in zip(rates, kernels, strict=True))
@@ -244,7 +288,7 @@ def report(results: dict[str, dict[str, list[float]]], workers: int) -> None:
         line = (
             f"{name:14}{statistics.median(rates):8.0f}{spread:>16}{share:12.2f}{statistics.median(result['cpu']):12.2f}"
         )
-        print(line + ("" if "kernel" in name else f"{result['first'][0]:15.2f}"))
+        print(line + ("" if "kernel" in name else f"{result['first'][0]:15.2f}{result['memory'][0]:8.0f}"))
     for other in ("torchvision", "webdataset"):
         pairs = zip(results["headrace"]["rate"], results[other]["rate"], strict=True)
         print(f"headrace / {other}: {statistics.median(a / b for a, b in pairs):.2f}  ({workers} workers)")

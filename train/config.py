@@ -15,7 +15,7 @@ ProgressStyle: TypeAlias = Literal["bar", "lines", "none"]
 OnNonfinite: TypeAlias = Literal["stop"]
 
 _CHOICES = {"shuffle": Shuffle, "last_batch": LastBatch, "keep": Keep, "progress": ProgressStyle}
-_LEAST = {"max_epochs": 1, "batch_size": 1, "seed": 0, "workers": 0, "prefetch": 1, "log_every": 1}
+_LEAST = {"max_epochs": 1, "batch_size": 1, "seed": 0, "prefetch": 1, "log_every": 1}
 _LEAST_OR_NONE = {"max_steps": 1, "patience": 1}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -29,7 +29,7 @@ class TrainConfig:
         max_steps: optimizer steps after which the run ends even inside an epoch; None: no such limit.
         batch_size: rows of a global batch.
         seed: 0 <= seed < 2**64, of the order of samples, of augmentation, and of what the model draws (dropout).
-        workers: background processes that make batches; 0: this process does.
+        workers: background processes that make batches; 0: this process does; "auto": as many as it takes.
         prefetch: batches that are made ahead of the one in use.
         shuffle: order of samples: "global", "window", "once" or "never" (see ``Plan``).
         last_batch: of an epoch, when the samples do not fill it: "drop", "pad" or "keep". Rows that only pad a batch
@@ -57,7 +57,7 @@ class TrainConfig:
     max_steps: int | None = None
     batch_size: int = 128
     seed: int = 0
-    workers: int = 0
+    workers: int | Literal["auto"] = 0
     prefetch: int = 4
     shuffle: Shuffle = "global"
     last_batch: LastBatch = "drop"
@@ -80,6 +80,8 @@ class TrainConfig:
             _check_choice(name, getattr(self, name), get_args(choices))
         if self.seed >= 2**64:
             raise ConfigError(f"seed must be below 2**64, got {self.seed}")
+        if self.workers != "auto":
+            _check_count("workers", self.workers, 0, 'or "auto"')
         if self.validate_every != "epoch":
             _check_count("validate_every", self.validate_every, 1, 'or "epoch"')
         if not (isinstance(self.device, str) and _DEVICE.fullmatch(self.device)):

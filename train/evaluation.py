@@ -1,7 +1,7 @@
 """How good a model is on some data: every sample exactly once."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ def evaluate(
     metrics: Mapping[str, Metric] | None = None,
     *,
     batch_size: int = 128,
-    workers: int = 0,
+    workers: int | Literal["auto"] = 0,
     device: str = "auto",
     prepare: Prepare | None = None,
 ) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The loaders of a run: made from data and settings, or given ready-made."""
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ..datastores.datastore import Datastore, SupportsIndex, as_datastore
 from ..datastores.loader import Loader
@@ -13,11 +13,16 @@ __all__ = ["Data", "evaluation_loader", "training_loader"]
 Data: TypeAlias = Datastore | SupportsIndex | Loader
 
 
-def training_loader(data: Data, config: TrainConfig) -> Loader:
+def training_loader(data: Data, config: TrainConfig, *, pin_memory: bool = False) -> Loader:
     """Return ``data`` itself if it is a loader, or one that is made as ``config`` says.
 
+    Args:
+        data: what is trained on.
+        config: the run's settings.
+        pin_memory: let a GPU copy from the batches directly.
+
     Raises:
-        ConfigError: a setting was given to both and differs, or the data cannot fill a batch.
+        ConfigError: a setting was given to both and differs, the data cannot fill a batch, or a loader skips samples.
     """
     if not isinstance(data, Loader):
         return Loader(
@@ -28,6 +33,12 @@ def training_loader(data: Data, config: TrainConfig) -> Loader:
             prefetch=config.prefetch,
             shuffle=config.shuffle,
             last_batch=config.last_batch,
+            pin_memory=pin_memory,
+        )
+    if data.on_error.action == "skip":
+        raise ConfigError(
+            "the Loader skips samples that cannot be made, so its batches may be short, and training would weigh them "
+            'wrongly: make it with on_error="substitute"'
         )
     plan = data.plan
     settings = {
@@ -49,7 +60,13 @@ def training_loader(data: Data, config: TrainConfig) -> Loader:
 
 
 def evaluation_loader(
-    data: Data, what: str, *, batch_size: int, workers: int, prefetch: int = DEFAULTS.prefetch, seed: int = 0
+    data: Data,
+    what: str,
+    *,
+    batch_size: int,
+    workers: int | Literal["auto"],
+    prefetch: int = DEFAULTS.prefetch,
+    seed: int = 0,
 ) -> Loader:
     """Return a loader that gives every sample exactly once: ``data`` itself, or one that is made here.
 

@@ -105,7 +105,7 @@ class Run:
         parameters = trainable_parameters(model)
         if isinstance(optimizer, torch.optim.Optimizer):
             check_optimizer(optimizer, parameters)
-        self.loader = training_loader(data, config)
+        self.loader = training_loader(data, config, pin_memory=self.device.type == "cuda")
         self._owns_loader = self.loader is not data
         check_padding(model, self.loader)
         self.total_steps = _total_steps(config, len(self.loader))
