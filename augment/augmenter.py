@@ -107,13 +107,23 @@ class ImageAugmenter:
             ConfigError: a function returned a number that is out of range.
         """
         uniforms = draw.uniforms(ids, Purpose.GEOMETRY, len(_COLUMNS))
-        matrices = reflections(
-            uniforms[:, 0] < _probability(self.x_reflection), uniforms[:, 1] < _probability(self.y_reflection)
-        )
+        mirrors = np.array(self.sample_mirrors(ids, draw), np.bool_).reshape(-1, 2)
+        matrices = reflections(mirrors[:, 1], mirrors[:, 0])
         for build, names, neutral in _STEPS:
             if any(getattr(self, name) != neutral for name in names):
                 matrices = build(*(self._values(name, uniforms, ids, draw) for name in names)) @ matrices
         return matrices
+
+    @property
+    def only_mirrors(self) -> bool:
+        """Whether reflections are all that it does, so that no pixel has to be interpolated."""
+        return all(getattr(self, name) == neutral for _, names, neutral in _STEPS for name in names)
+
+    def sample_mirrors(self, ids: NDArray[np.int64], draw: Draw) -> list[tuple[bool, bool]]:
+        """Return, for each sample, whether it is reflected top to bottom, and left to right."""
+        uniforms = draw.uniforms(ids, Purpose.GEOMETRY, 2)
+        x_mirrors, y_mirrors = [[_probability(self.x_reflection)], [_probability(self.y_reflection)]] > uniforms.T
+        return list(zip(y_mirrors.tolist(), x_mirrors.tolist(), strict=True))
 
     def sample_matrix(self, sample_id: int, draw: Draw, size: tuple[int, int]) -> FloatArray:
         """Return what happens to one sample, in pixel coordinates: float64 (3, 3), input to output of the same size.

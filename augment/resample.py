@@ -23,9 +23,9 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShapeError
-from .geometry import FloatArray
+from .geometry import Box, FloatArray, about_centre, reflections, window
 
-__all__ = ["Fill", "Pixels", "resample"]
+__all__ = ["Fill", "Pixels", "cut", "resample"]
 
 Pixels = NDArray[np.uint8]
 
@@ -73,8 +73,7 @@ def resample(
     _check(image, size, fill, out)
     if not abs(a * e - b * d) > _SINGULAR:
         raise ConfigError(f"the matrix {matrix.tolist()} maps the image to a line or a point and cannot be inverted")
-    if image.strides[2] != 1 and image.shape[2] > 1:
-        image = np.ascontiguousarray(image)  # below, the bytes of a pixel lie together
+    image = _by_rows_of_pixels(image)
     height, width = image.shape[:2]
     if abs(a) * width < _TOLERANCE and abs(e) * height < _TOLERANCE:  # a quarter turn is a mirror after transposition
         image, height, width = image.transpose(1, 0, 2), width, height
@@ -83,6 +82,56 @@ def resample(
     if not (aligned and _cut(image, (a, c), (e, f), fill, out)):
         _warp(image, (a, b, c, d, e, f), fill, out)
     return out
+
+
+def cut(
+    image: Pixels,
+    box: Box,
+    mirrors: tuple[bool, bool],
+    size: tuple[int, int],
+    fill: Fill = 0,
+    out: Pixels | None = None,
+) -> Pixels:
+    """Return a rectangle of an image, scaled to ``size``: what ``resample`` does for such a matrix, without making one.
+
+    Args:
+        image: uint8 (H, W, C), any strides; it is not changed.
+        box: left, top, right and bottom edge in the image after it was mirrored.
+        mirrors: whether the image is mirrored top to bottom, and left to right, before it is cut.
+        size: height and width of the output.
+        fill: for what lies outside of the image.
+        out: as for ``resample``.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError: shapes or dtypes that do not fit together.
+
+    Example:
+        >>> image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+        >>> cut(image, (0, 0, 2, 2), (False, True), (2, 2))[..., 0].tolist()
+        [[9, 6], [21, 18]]
+    """
+    if out is None:
+        out = np.empty((*size, *image.shape[2:]), np.uint8)
+    _check(image, size, fill, out)
+    height, width = image.shape[:2]
+    left, top, right, bottom = whole = [int(edge) for edge in box]
+    if tuple(whole) != box or not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        mirror = reflections(np.array([mirrors[1]]), np.array([mirrors[0]]))[0]
+        return resample(image, window(box, size) @ about_centre(mirror, (height, width)), size, fill, out)
+    if mirrors[0]:
+        top, bottom = height - bottom, height - top
+    if mirrors[1]:
+        left, right = width - right, width - left
+    _put(_by_rows_of_pixels(image)[top:bottom, left:right], mirrors, out)
+    return out
+
+
+def _by_rows_of_pixels(image: Pixels) -> Pixels:
+    """Return the image, or a copy, in which the bytes of a pixel lie together."""
+    return image if image.strides[2] == 1 or image.shape[2] == 1 else np.ascontiguousarray(image)
 
 
 def _check(image: Pixels, size: tuple[int, int], fill: Fill, out: Pixels) -> None:

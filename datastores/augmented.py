@@ -9,6 +9,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -17,7 +18,7 @@ from ..augment.augmenter import ImageAugmenter
 from ..augment.crop import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
 from ..augment.geometry import FloatArray, about_centre, window
 from ..augment.random import Draw, Purpose
-from ..augment.resample import resample
+from ..augment.resample import cut, resample
 from ..errors import ConfigError, FieldError, ShapeError
 from .clock import Clock, Stage
 from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, fingerprint_of
@@ -25,6 +26,9 @@ from .decode import Color, Decoder, Pixels, convert
 from .schema import Field, IntArray, Rows, Sample, Schema
 
 __all__ = ["AugmentedImageDatastore"]
+
+#: What was drawn for a sample: the crop's numbers, and the movement as a matrix, or as the mirrors if there is no more.
+_Drawn: TypeAlias = tuple[list[float], FloatArray | tuple[bool, bool]]
 
 _MODES = ("resize", "center_crop", "random_crop", "random_resized_crop")
 
@@ -183,16 +187,17 @@ class AugmentedImageDatastore(Datastore):
             return image
         return convert(Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image), self.color)
 
-    def _drawn(self, ids: IntArray, draw: Draw) -> Iterator[tuple[list[float], FloatArray | None]]:
+    def _drawn(self, ids: IntArray, draw: Draw) -> Iterator[_Drawn]:
         """Draw what all samples need at once: the crop's numbers and the movement of each."""
         count = self.crop.num_draws
         numbers = draw.uniforms(ids, Purpose.CROP, count).tolist() if count else [[]] * len(ids)
-        movements = [None] * len(ids) if self.augment is None else self.augment.sample_matrices(ids, draw)
-        return zip(numbers, movements, strict=True)
+        if self.augment is None:
+            return zip(numbers, [(False, False)] * len(ids), strict=True)
+        if self.augment.only_mirrors:
+            return zip(numbers, self.augment.sample_mirrors(ids, draw), strict=True)
+        return zip(numbers, self.augment.sample_matrices(ids, draw), strict=True)
 
-    def _place(
-        self, index: int, image: Pixels, drawn: tuple[list[float], FloatArray | None], out: Pixels | None = None
-    ) -> Pixels:
+    def _place(self, index: int, image: Pixels, drawn: _Drawn, out: Pixels | None = None) -> Pixels:
         numbers, movement = drawn
         size, channels = image.shape[:2], self._channels if out is None else out.shape[2]
         if channels not in (None, image.shape[2]):
@@ -201,9 +206,10 @@ class AugmentedImageDatastore(Datastore):
                 'color="rgb" or "gray" to make all images alike'
             )
         try:
-            matrix = window(self.crop.box(size, self._size, numbers), self._size)
-            if movement is not None:
-                matrix = matrix @ about_centre(movement, size)
+            box = self.crop.box(size, self._size, numbers)
+            if isinstance(movement, tuple):
+                return cut(image, box, movement, self._size, self._fill, out)
+            matrix = window(box, self._size) @ about_centre(movement, size)
             return resample(image, matrix, self._size, self._fill, out)
         except ShapeError as error:
             raise ShapeError(f"{self.locate(index)}: {error}") from error

@@ -17,7 +17,7 @@ from headrace.augment.geometry import (
     translations,
     window,
 )
-from headrace.augment.resample import resample
+from headrace.augment.resample import cut, resample
 from headrace.errors import ConfigError, ShapeError
 
 PHOTO = photo(375, 500)
@@ -326,3 +326,25 @@ def test_gray_gives_what_three_equal_channels_give() -> None:
 def test_what_does_not_fit_is_an_error(image, matrix, fill, out, error, message) -> None:
     with pytest.raises(error, match=message):
         resample(image, matrix, (5, 5), fill, out)
+
+
+@given(
+    edges=st.tuples(*[st.integers(-12, 24)] * 4),
+    mirrors=st.tuples(st.booleans(), st.booleans()),
+    size=st.tuples(st.integers(1, 15), st.integers(1, 15)),
+    shift=st.sampled_from([0, 0, 0, 0.25]),
+    turned=st.booleans(),
+)
+def test_cutting_is_resampling_without_a_matrix(edges, mirrors, size, shift, turned):
+    left, top = edges[0] + shift, edges[1]
+    box = (left, top, left + max(1, abs(edges[2])), top + max(1, abs(edges[3])))
+    image = noise(17, 13)
+    image = image.transpose(1, 0, 2) if turned else image
+    matrix = window(box, size) @ about_centre(mirror(mirrors[1], mirrors[0]), image.shape[:2])
+    expected = resample(image, matrix, size, (9, 8, 7))
+    assert np.array_equal(cut(image, box, mirrors, size, (9, 8, 7)), expected)
+
+
+def test_a_cut_says_what_does_not_fit():
+    with pytest.raises(ShapeError, match="an image must be uint8"):
+        cut(np.zeros((4, 4, 3)), (0, 0, 2, 2), (False, False), (2, 2))
