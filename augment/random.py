@@ -18,6 +18,7 @@ __all__ = ["Draw", "Purpose", "philox4x32"]
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
+_MAX_COUNT = 2 << 16  # 16 bits of the counter number the blocks, of two numbers each
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 
@@ -93,11 +94,16 @@ class Draw:
         Args:
             ids: int64 (n,), sample ids; the result for one id does not depend on the others.
             purpose: what they are for.
-            count: numbers per sample, at most 131072.
+            count: numbers per sample, 0 .. 131072.
 
         Returns:
             float64 (n, count); the first k columns do not depend on ``count``.
+
+        Raises:
+            ConfigError: more numbers than a purpose has; ``generator`` gives any number of them.
         """
+        if not 0 <= count <= _MAX_COUNT:
+            raise ConfigError(f"a sample has 0 .. {_MAX_COUNT} numbers for one purpose, got {count}: use generator()")
         blocks = (count + 1) // 2  # a block of Philox is 128 bits: two doubles
         lanes = np.asarray(ids).astype(np.uint64).repeat(blocks)
         counter = np.empty((lanes.size, 4), np.uint32)

@@ -122,3 +122,14 @@ def test_generators_of_samples_purposes_and_streams_differ() -> None:
 def test_seeds_and_epochs_out_of_range_are_refused(seed, epoch) -> None:
     with pytest.raises(ConfigError, match=r"must be in 0 \.\. "):
         Draw(seed, epoch)
+
+
+@pytest.mark.parametrize("count", [-1, 131_073])
+def test_too_many_numbers_are_refused(count):
+    with pytest.raises(ConfigError, match=f"0 .. 131072 numbers for one purpose, got {count}"):
+        Draw().uniforms(np.array([1]), Purpose.NOISE, count)
+
+
+def test_the_last_numbers_of_one_purpose_are_not_those_of_the_next():
+    last = Draw().uniforms(np.array([1]), Purpose.NOISE, 131_072)[0, -2:]
+    assert not np.isin(last, Draw().uniforms(np.array([1]), Purpose.MIX, 2)).any()

@@ -30,8 +30,10 @@ class Noise(Datastore):
         return np.diff(np.arange(self.shards + 1) * self.samples // self.shards)
 
     def sample(self, index: int, draw: Draw) -> Sample:
-        numbers = draw.uniforms(np.array([index]), Purpose.NOISE, int(np.prod(self.shape)))
-        return {"image": (numbers.reshape(self.shape) * 256).astype(np.uint8), "label": index, "key": f"k{index}"}
+        size = int(np.prod(self.shape))
+        numbers = draw.uniforms(np.array([index]), Purpose.NOISE, min(size, 4096))
+        pixels = np.resize((numbers * 256).astype(np.uint8), self.shape)
+        return {"image": pixels, "label": index, "key": f"k{index}"}
 
 
 class Failing(Noise):
