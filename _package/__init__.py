@@ -12,6 +12,21 @@ The data flow, one stage after the other (``docs/architecture.md`` draws it)::
 Importing this package loads nothing else.
 """
 
+import importlib
+from types import ModuleType
+
 __all__ = ["__version__"]
 
 __version__ = "0.1.0"
+
+_PARTS = ("augment", "datastores", "errors", "tools", "train")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _PARTS:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*_PARTS, *globals()})

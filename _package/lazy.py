@@ -1,12 +1,13 @@
 """Packages whose public names are imported on first use, so that ``headrace build --help`` never loads torch."""
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module ``__getattr__`` (PEP 562) for ``package``.
+def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` (PEP 562) of a package whose names are imported on first use.
 
     Args:
         package: the package's ``__name__``.
@@ -19,4 +20,7 @@ def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{package}.{home}"), name)
 
-    return module_getattr
+    def module_dir() -> list[str]:
+        return sorted({*homes, *vars(sys.modules[package])})
+
+    return module_getattr, module_dir

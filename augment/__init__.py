@@ -7,8 +7,10 @@ from ..lazy import lazy_exports
 if TYPE_CHECKING:
     from .augmenter import ImageAugmenter
     from .crop import RandomResizedCrop
-    from .random import Draw
+    from .random import Draw, Purpose
 
-__all__ = ["Draw", "ImageAugmenter", "RandomResizedCrop"]
+__all__ = ["Draw", "ImageAugmenter", "Purpose", "RandomResizedCrop"]
 
-__getattr__ = lazy_exports(__name__, {"Draw": "random", "ImageAugmenter": "augmenter", "RandomResizedCrop": "crop"})
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"Draw": "random", "ImageAugmenter": "augmenter", "Purpose": "random", "RandomResizedCrop": "crop"}
+)

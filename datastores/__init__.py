@@ -11,11 +11,21 @@ if TYPE_CHECKING:
     from .image import ImageDatastore
     from .incidents import OnError
     from .loader import Loader
+    from .plan import Plan
     from .sharded import ShardDatastore
 
-__all__ = ["AugmentedImageDatastore", "Batch", "Datastore", "ImageDatastore", "Loader", "OnError", "ShardDatastore"]
+__all__ = [
+    "AugmentedImageDatastore",
+    "Batch",
+    "Datastore",
+    "ImageDatastore",
+    "Loader",
+    "OnError",
+    "Plan",
+    "ShardDatastore",
+]
 
-__getattr__ = lazy_exports(
+__getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "AugmentedImageDatastore": "augmented",
@@ -24,6 +34,7 @@ __getattr__ = lazy_exports(
         "ImageDatastore": "image",
         "Loader": "loader",
         "OnError": "incidents",
+        "Plan": "plan",
         "ShardDatastore": "sharded",
     },
 )

@@ -217,7 +217,7 @@ class AugmentedImageDatastore(Datastore):
 
 def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], int | None]:
     """Return height and width, and the number of channels as far as it is known without an image."""
-    sizes = tuple(output_size)
+    sizes = tuple(output_size) if isinstance(output_size, Sequence) else ()
     if len(sizes) not in (2, 3) or not all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes):
         raise ConfigError(f"output_size must be (height, width) in whole pixels, at least 1 each, got {output_size!r}")
     wanted = {"rgb": 3, "gray": 1}.get(color)

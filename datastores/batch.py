@@ -11,7 +11,7 @@ from .schema import Rows, Schema
 __all__ = ["Batch"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Batch:
     """The rows of one step that belong to this rank.
 
@@ -64,10 +64,19 @@ class Batch:
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Return a field by its name."""
+        if not isinstance(name, str):  # `for images, labels in loader` asks for 0, 1, ...
+            raise FieldError(
+                f"a batch has fields, not positions, and was asked for {name!r}: write batch.images and batch.labels; "
+                f"its fields are {sorted(self.fields)}"
+            )
         try:
             return self.fields[name]
         except KeyError:
             raise FieldError(f"this batch has no field {name!r}: it has {sorted(self.fields)}") from None
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name}: {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in self.fields.items())
+        return f"<Batch of epoch {self.epoch}, step {self.step}: {shapes}>"
 
     def __len__(self) -> int:
         """Rows of this batch on this rank."""

@@ -3,6 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from ..augment.random import Draw
 from ..errors import ConfigError, FieldError, ShapeError
 from .clock import Clock, Stage
+from .generators import own_generators, seed_generators
 from .schema import IntArray, Rows, Sample, Schema
 
 __all__ = ["Datastore", "EncodedImage", "ImageSource", "SupportsIndex", "as_datastore", "fingerprint_of"]
@@ -28,7 +30,8 @@ class SupportsIndex(Protocol):
 class Datastore(ABC):
     """Base of all datastores, and of yours: write ``__len__`` and ``__getitem__``, the rest follows.
 
-    Every datastore is a valid map-style dataset for ``torch.utils.data.DataLoader`` as well.
+    A ``__getitem__`` may be random: see ``sample``. Every datastore is a valid map-style dataset for
+    ``torch.utils.data.DataLoader`` as well, where ``at`` brings in the epoch.
 
     Example:
         >>> import numpy as np
@@ -54,9 +57,28 @@ class Datastore(ABC):
         return (self[index] for index in range(len(self)))
 
     def sample(self, index: int, draw: Draw) -> Sample:
-        """Return sample ``index`` as ``draw`` makes it; the same as ``self[index]`` where nothing is random."""
-        del draw
-        return self[index]
+        """Return sample ``index`` as ``draw`` makes it.
+
+        By default that is ``self[index]``, with the generators of ``random``, ``numpy.random`` and torch seeded for
+        this sample, so that a ``__getitem__`` which draws from them gives the same for any worker, order and batch.
+        Write your own to draw from ``draw`` directly, which is faster: ``rng = draw.generator(index)``.
+        """
+        with own_generators():
+            seed_generators(draw, index)
+            return self[index]
+
+    def at(self, draw: Draw) -> "Datastore":
+        """Return this datastore in one random world: its ``[index]`` is ``sample(index, draw)``.
+
+        For loops that know no seeds and epochs, such as torch's DataLoader: make one for each epoch.
+
+        Example:
+            ``DataLoader(data.at(Draw(seed=0, epoch=epoch)), batch_size=32, shuffle=True)``
+        """
+        return _DatastoreAt(self, draw)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} samples>"
 
     @property
     def shard_sizes(self) -> IntArray:
@@ -80,7 +102,7 @@ class Datastore(ABC):
         """
         if not len(self):
             raise ConfigError(f"{type(self).__name__} is empty: there is nothing to load")
-        return Schema.of(self[0], self.locate(0))
+        return Schema.of(self.sample(0, Draw()), self.locate(0))
 
     def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
         """Write the samples ``ids`` into ``rows``, one after the other.
@@ -95,11 +117,15 @@ class Datastore(ABC):
             FieldError: a sample lacks a field.
             ShapeError: a sample's field has another shape or a dtype that does not fit.
         """
-        for row, index in enumerate(ids.tolist()):
-            sample = self.sample(index, draw)
-            for name, column in rows.items():
-                self._put(sample, index, name, column, row)
-            clock.lap(Stage.READ)
+        plain = type(self).sample is Datastore.sample
+        with own_generators() if plain else nullcontext():
+            for row, index in enumerate(ids.tolist()):
+                if plain:  # what sample() does, with the generators given back once for all
+                    seed_generators(draw, index)
+                sample = self[index] if plain else self.sample(index, draw)
+                for name, column in rows.items():
+                    self._put(sample, index, name, column, row)
+                clock.lap(Stage.READ)
 
     def _put(self, sample: Sample, index: int, name: str, column: NDArray[Any], row: int) -> None:
         if name not in sample:
@@ -143,6 +169,15 @@ class ImageSource(Datastore):
     def key(self, index: int) -> str:
         """The name of sample ``index`` inside its dataset, unique there."""
 
+    def sample(self, index: int, draw: Draw) -> Sample:
+        """Return ``self[index]``: a stored image is the same in every random world."""
+        del draw
+        return self[index]
+
+    def __repr__(self) -> str:
+        classes = f", {len(self.classes)} classes" if self.classes else ""
+        return f"<{type(self).__name__} of {len(self)} images{classes}>"
+
     def __getitem__(self, index: int) -> Sample:
         """Return {"image": uint8 (H, W, 3), "label": int, where there are labels, "key": str}."""
         from .decode import decode  # here, so that commands which decode nothing load no decoder
@@ -150,6 +185,35 @@ class ImageSource(Datastore):
         encoded = self.encoded(np.array([index], np.int64))[0]
         label = {} if encoded.label is None else {"label": encoded.label}
         return {"image": decode(encoded.data, where=self.locate(index)), **label, "key": self.key(index)}
+
+
+class _DatastoreAt(Datastore):
+    """A datastore in one random world."""
+
+    def __init__(self, source: Datastore, draw: Draw) -> None:
+        self.source = source
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.source.sample(index, self.draw)
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        del draw
+        return self[index]
+
+    @property
+    def shard_sizes(self) -> IntArray:
+        return self.source.shard_sizes
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(type(self).__qualname__, self.source.fingerprint, self.draw)
+
+    def locate(self, index: int) -> str:
+        return self.source.locate(index)
 
 
 class _MapDatastore(Datastore):

@@ -143,6 +143,14 @@ class ImageDatastore(ImageSource):
             raise ConfigError(f'the images in {self.root} have no labels: pass label_source="foldernames"')
         return self._folder_labels[self._files.folder_of[ids]]
 
+    def class_folders(self) -> dict[str, tuple[str, ...]]:
+        """Return class name -> the folders, relative to ``root``, that its images lie in; empty without labels."""
+        found: dict[str, list[str]] = {name: [] for name in self._classes}
+        if self._folder_labels is not None:
+            for folder, label in zip(self._files.folders, self._folder_labels.tolist(), strict=True):
+                found[self._classes[label]].append(folder)
+        return {name: tuple(folders) for name, folders in found.items()}
+
     def key(self, index: int) -> str:
         """Return the path relative to ``root``, with ``/``."""
         return self._files.relative(index)

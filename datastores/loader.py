@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 
 from ..augment.random import Draw
@@ -87,6 +88,12 @@ class Loader:
         timeout: float = 300.0,
         pin_memory: bool = False,
     ) -> None:
+        counts = {"batch_size": batch_size, "seed": seed, "streams": streams, "window": window, "prefetch": prefetch}
+        counts |= {"rank": rank, "world_size": world_size} | ({} if workers == "auto" else {"workers": workers})
+        for name, value in counts.items():
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise ConfigError(f"{name} must be a whole number, got {value!r}")
+        batch_size, seed = int(batch_size), int(seed)
         if (workers != "auto" and workers < 0) or prefetch < 1 or not timeout > 0:
             raise ConfigError(
                 'workers must be "auto" or at least 0, prefetch at least 1 and timeout above 0, got '
@@ -175,6 +182,8 @@ class Loader:
         Raises:
             StateError: it is no such state, or belongs to other data or settings; nothing is changed.
         """
+        if not isinstance(state, dict):
+            raise StateError(f"this is no loader state, but {type(state).__name__}: state_dict() makes one")
         expected = {"version": _STATE_VERSION, **self._settings()}
         names = [*expected, "epoch", "step"]
         missing = [name for name in names if name not in state]
@@ -186,10 +195,10 @@ class Loader:
                 f"the saved position belongs to another run ({'; '.join(other)}): "
                 "use the same data and settings, or start from the beginning"
             )
-        position = _Position(state["epoch"], state["step"])
-        if position.epoch < 0 or not 0 <= position.step < len(self):
-            raise StateError(f"{position} lies outside of an epoch of {len(self)} steps")
-        self._next, self._interrupted = position, False
+        epoch, step = state["epoch"], state["step"]
+        if type(epoch) is not int or type(step) is not int or epoch < 0 or not 0 <= step < len(self):
+            raise StateError(f"epoch {epoch!r}, step {step!r} lies outside of an epoch of {len(self)} steps")
+        self._next, self._interrupted = _Position(epoch, step), False
 
     def close(self) -> None:
         """End the workers. Batches stay valid, and a new iteration starts new workers."""
@@ -197,6 +206,9 @@ class Loader:
         if self._dispatcher is not None:
             self._dispatcher.close()
             self._dispatcher = None
+
+    def __repr__(self) -> str:
+        return f"<Loader: {len(self)} batches of {self.plan.batch_size} from {self.data!r}, {self.workers} workers>"
 
     def __enter__(self) -> Self:
         return self

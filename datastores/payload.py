@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
@@ -40,21 +41,33 @@ class Payload:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"{_culprit(source, type(source).__name__)} cannot be sent to a background worker ({error}): define it "
-                'at the top level of a module, or use start_method="fork", or workers=0'
+                'at the top level of a module, or use a Loader with start_method="fork", or workers=0'
             ) from error
-        main_names = pickler.main_names
-        if main_names and not hasattr(sys.modules["__main__"], "__file__"):
-            raise ConfigError(
-                f"{', '.join(main_names)} is defined in an interactive session, where background workers cannot import "
-                'it: define it in a module, or use start_method="fork", or workers=0'
-            )
-        return cls(buffer.getvalue(), bool(main_names))
+        if pickler.main_names:
+            _check_main(", ".join(sorted(set(pickler.main_names))))
+        return cls(buffer.getvalue(), bool(pickler.main_names))
 
     def open(self) -> Datastore:
         """Return the datastore, in the process that received it."""
         source = pickle.loads(self.data)  # noqa: S301 - pickled by the parent process
         assert isinstance(source, Datastore)  # noqa: S101 - nothing else is ever packed
         return source
+
+
+def _check_main(names: str) -> None:
+    """Refuse a main module that workers cannot import, before they try and fill the terminal with their tracebacks."""
+    main = sys.modules["__main__"]
+    path = Path(getattr(main, "__file__", None) or "<stdin>")
+    remedy = 'define it in a module of its own, or use a Loader with start_method="fork", or workers=0'
+    if not path.is_file():
+        raise ConfigError(
+            f"{names} is defined in an interactive session, where background workers cannot import it: {remedy}"
+        )
+    if getattr(main, "__spec__", None) is None and "__main__" not in path.read_text(errors="replace"):
+        raise ConfigError(
+            f"{names} is defined in {path}, which background workers import for it, and so would start it again: put "
+            f'its start under `if __name__ == "__main__":`, or {remedy}'
+        )
 
 
 class _MainSpotter(pickle.Pickler):

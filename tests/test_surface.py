@@ -1,12 +1,16 @@
 """The names that users type: a change here is a decision, written into CHANGELOG.md."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
+import headrace
+
 PUBLIC = {
     "headrace": ["__version__"],
-    "headrace.augment": ["Draw", "ImageAugmenter", "RandomResizedCrop"],
+    "headrace.augment": ["Draw", "ImageAugmenter", "Purpose", "RandomResizedCrop"],
     "headrace.datastores": [
         "AugmentedImageDatastore",
         "Batch",
@@ -14,10 +18,18 @@ PUBLIC = {
         "ImageDatastore",
         "Loader",
         "OnError",
+        "Plan",
         "ShardDatastore",
     ],
     "headrace.train": ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"],
 }
+
+
+def test_the_parts_are_found_without_importing_them() -> None:
+    code = "import headrace; print(headrace.datastores.Loader.__name__, 'Loader' in dir(headrace.datastores))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "Loader True\n"
+    assert {"augment", "datastores", "train", "errors"} <= set(dir(headrace))
 
 
 @pytest.mark.parametrize("package", PUBLIC)

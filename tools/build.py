@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_KEPT_OPTIONS = ("shard_bytes", "shard_samples", "labels", "skip_bad", "keep_extensions")
 _PILLOW_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "PPM", "TIFF", "AVIF")
 
 
@@ -39,12 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels",
         choices=["auto", "foldernames", "none"],
         default="auto",
-        help="take class names from the images' folders; auto: if all images lie in sub-folders (default)",
+        help="take class names from the folder that an image lies in; auto: if all lie in sub-folders (default)",
     )
     parser.add_argument(
         "--skip-bad",
         action="store_true",
         help="leave out files that are no images, and list them in build.json (default: stop at the first)",
+    )
+    parser.add_argument(
+        "--keep-extensions", action="store_true", help="keep each file's extension in its key, for a.bmp beside a.gif"
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
@@ -74,6 +78,7 @@ class _Report:
         samples: written.
         image_bytes: of the images, without labels and headers.
         classes: class name -> samples.
+        merged_classes: class name -> its folders, where they are several, as in train/cat and test/cat.
         passed_over: reason -> files and folders that are no images by name.
         bad: files that were left out by ``--skip-bad``, with reasons.
         encoded_keys: number of keys with percent-encoded characters.
@@ -85,6 +90,7 @@ class _Report:
     samples: int = 0
     image_bytes: int = 0
     classes: dict[str, int] = field(default_factory=dict)
+    merged_classes: dict[str, list[str]] = field(default_factory=dict)
     passed_over: dict[str, int] = field(default_factory=dict)
     bad: list[dict[str, str]] = field(default_factory=list)
     encoded_keys: int = 0
@@ -104,9 +110,10 @@ def run(options: argparse.Namespace) -> int:
 
     _check_folders(options.source, options.destination)
     images = ImageDatastore(options.source, label_source=None if options.labels == "none" else options.labels)
-    _check_keys(images)
-    kept = {name: getattr(options, name) for name in ("shard_bytes", "shard_samples", "labels", "skip_bad")}
+    _check_keys(images, options.keep_extensions)
+    kept = {name: getattr(options, name) for name in _KEPT_OPTIONS}
     report = _Report(options.source, kept, classes=dict.fromkeys(images.classes, 0), passed_over=images.skipped)
+    report.merged_classes = {name: list(found) for name, found in images.class_folders().items() if len(found) > 1}
     report.passed_over.pop(EMPTY_FILE, None)  # these are images by name, so they are listed one by one
     for name in images.empty_files:
         _leave_out(report, name, f"{images.root}/{name} is empty", skip=options.skip_bad)
@@ -119,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
         ) as writer,
         Progress("headrace build", len(images), "images", quiet=options.quiet) as progress,
     ):
-        _write_images(images, writer, report, progress, skip_bad=options.skip_bad)
+        _write_images(images, writer, report, progress)
         report.encoded_keys, report.shortened_keys = writer.encoded_keys, writer.shortened_keys
         writer.attach("build.json", report.pack())
     _print_summary(report, writer, options)
@@ -136,28 +143,36 @@ def _check_folders(source: str, destination: str) -> None:
         raise ConfigError(f"{destination} lies inside {source}: name a folder outside of it for the shards")
 
 
-def _check_keys(images: "ImageDatastore") -> None:
+def _check_keys(images: "ImageDatastore", keep_extensions: bool) -> None:
     """Refuse two files that would get one key, before anything is written."""
     seen: dict[str, str] = {}
+    twins: list[str] = []
     folder = ""
     for index in range(len(images)):
         path = images.key(index)
         if path.rpartition("/")[0] != folder:
             folder = path.rpartition("/")[0]
             seen.clear()
-        first = seen.setdefault(_key(path), path)
+        first = seen.setdefault(_key(path, keep_extensions), path)
         if first != path:
-            raise DuplicateKeyError(
-                f"{images.root}/{first} and {path} would both get the key {_key(path)!r}: rename one of them"
-            )
+            twins.append(f"{first} and {path}")
+    if twins:
+        shown = "; ".join(twins[:10]) + ("; ..." if len(twins) > 10 else "")
+        raise DuplicateKeyError(
+            f"{show_count(len(twins), 'pair')} of files in {images.root} would get one key: {shown}: rename them, or "
+            "let keys keep the extension with --keep-extensions"
+        )
 
 
-def _key(path: str) -> str:
-    return path.rpartition(".")[0]
+def _key(path: str, keep_extension: bool) -> str:
+    return path if keep_extension else path.rpartition(".")[0]
 
 
 def _write_images(
-    images: "ImageDatastore", writer: "ShardWriter", report: _Report, progress: Progress, *, skip_bad: bool
+    images: "ImageDatastore",
+    writer: "ShardWriter",
+    report: _Report,
+    progress: Progress,
 ) -> None:
     import numpy as np
 
@@ -169,13 +184,13 @@ def _write_images(
                 encoded = images.encoded(np.array([index]))[0]
                 _check_header(encoded.data, images.locate(index))
             except HeadraceError as error:
-                _leave_out(report, path, str(error), skip=skip_bad, cause=error)
+                _leave_out(report, path, str(error), skip=report.options["skip_bad"], cause=error)
             else:
                 fields = {path.rpartition(".")[2].lower(): encoded.data}
                 if encoded.label is not None:
                     fields["cls"] = str(encoded.label).encode("ascii")
                     report.classes[images.classes[encoded.label]] += 1
-                writer.write(_key(path), fields)
+                writer.write(_key(path, report.options["keep_extensions"]), fields)
                 report.samples += 1
                 report.image_bytes += len(encoded.data)
             progress.advance()
@@ -192,7 +207,14 @@ def _check_header(data: bytes, path: str) -> None:
     except Image.DecompressionBombError:
         return  # a large image is an image
     except Exception as error:  # Pillow's readers raise nearly every type there is
-        raise DecodeError(f"{path} is no image that can be read: it begins with {data[:16]!r} ({error})") from error
+        message = f"{path} is no image that can be read: it begins with {data[:16]!r} ({_reason(error)})"
+        raise DecodeError(message) from error
+
+
+def _reason(error: Exception) -> str:
+    from PIL import UnidentifiedImageError
+
+    return "nothing reads it" if isinstance(error, UnidentifiedImageError) else str(error)  # which names an address
 
 
 def _leave_out(report: _Report, path: str, reason: str, *, skip: bool, cause: Exception | None = None) -> None:
@@ -211,6 +233,14 @@ def _print_summary(report: _Report, writer: "ShardWriter", options: argparse.Nam
     images, shards = show_count(report.samples, "image"), show_count(len(index.entries), "shard")
     classes = f", {show_count(len(report.classes), 'class', 'classes')}" if report.classes else ""
     print(f"{images} in {shards} ({show_bytes(total)}{classes}): {options.destination}")
+    if report.merged_classes and not options.quiet:
+        name, folders = next(iter(report.merged_classes.items()))
+        merged = show_count(len(report.merged_classes), "class is", "classes are")
+        print(
+            f"headrace build: {merged} made of several folders, such as {name} of {' and '.join(folders[:2])}; if "
+            "these are parts like train and test, build each on its own",
+            file=sys.stderr,
+        )
     left_out = {**report.passed_over, **({"no images": len(report.bad)} if report.bad else {})}
     if left_out and not options.quiet:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(left_out.items()))

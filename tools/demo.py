@@ -6,6 +6,7 @@ to the bit.
 """
 
 import argparse
+import importlib.util
 import shutil
 import sys
 import time
@@ -17,6 +18,7 @@ from tqdm import tqdm
 
 from ..augment import Draw, ImageAugmenter
 from ..datastores import AugmentedImageDatastore, ShardDatastore
+from ..datastores.meter import usable_cores
 from ..errors import ConfigError, DestinationError
 from ..train import Accuracy, FitResult, TrainConfig, evaluate, fit, weights_sha256
 from .contact_sheet import Column, contact_sheet
@@ -38,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the demo; return 0 if the second run's weights equal the first one's."""
     out: Path = options.out
+    _need_packages()
     _clear(out)
+    torch.set_num_threads(max(1, usable_cores() - options.workers))  # the workers need cores too
     write_digits(out / "images")
     for part in ("train", "test"):
         build(out / "images" / part, out / "shards" / part)
@@ -52,15 +56,16 @@ def run(options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - started
     accuracy = evaluate(result.model, held_out, metrics={"accuracy": Accuracy()})["accuracy"]
     sheet, curves = draw_sheet(training, out), draw_curves(result, out)
-    print("\ntraining again, without background workers", file=sys.stderr)
-    again = train(training, held_out, options.epochs, workers=0)
+    others = 0 if options.workers else 2
+    print(f"\ntraining again, with {others} background workers", file=sys.stderr)
+    again = train(training, held_out, options.epochs, others)
     first, second = weights_sha256(result.model), weights_sha256(again.model)
 
     print(f"held-out accuracy    {accuracy:.4f}  ({len(held_out)} scans that training never saw)")
-    print(f"images per second    {result.report.images_per_second:.0f}  ({seconds:.1f} s in all)")
+    print(f"images per second    {result.report.images_per_second:.0f}  ({seconds:.1f} s for the first training run)")
     print(result.report)
     print(f"weights, {options.workers} workers   sha256 {first}")
-    print(f"weights, 0 workers   sha256 {second}  {'the same' if first == second else 'DIFFERENT'}")
+    print(f"weights, {others} workers   sha256 {second}  {'the same' if first == second else 'DIFFERENT'}")
     print(f"pictures             {sheet}, {curves}")
     return 0 if first == second else 1
 
@@ -73,13 +78,16 @@ def _clear(out: Path) -> None:
     (out / _MARK).touch()
 
 
+def _need_packages() -> None:
+    missing = [name for name in ("sklearn", "matplotlib") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the demo needs {' and '.join(missing)}: install headrace with its extra, as in '.[demo]'")
+
+
 def write_digits(folder: Path) -> None:
     """Write the scans as 8-bit PNG class folders, ``train/0 .. train/9`` and ``test/0 .. test/9``."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ConfigError("the demo needs scikit-learn and matplotlib: pip install 'headrace[demo]'") from error
     from PIL import Image
+    from sklearn.datasets import load_digits
 
     digits = load_digits()
     pixels = (digits.images * (255 / 16)).round().astype("uint8")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"]
 
-__getattr__ = lazy_exports(
+__getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Accuracy": "metrics",

@@ -1,11 +1,12 @@
 """Where the time of a run went, and what would make it faster."""
 
 import math
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+
+from ..datastores.meter import usable_cores
 
 __all__ = ["Phase", "Report", "Stopwatch"]
 
@@ -63,12 +64,14 @@ class Report:
         steps: optimizer steps done.
         samples: rows that went through a step, without padding.
         workers: background processes that made the batches.
+        threads: that torch computes with on the CPU; 0 if a GPU computes.
     """
 
     seconds: Mapping[Phase, float]
     steps: int
     samples: int
     workers: int
+    threads: int = 0
 
     @property
     def wall_seconds(self) -> float:
@@ -103,7 +106,7 @@ class Report:
         if not self.steps:
             return "no step was done: nothing can be said about its speed"
         shares = self.shares
-        if self.wait_share >= 0.05:
+        if self.wait_share >= 0.10:
             return f"data wait {_percent(self.wait_share)} of the training time: {self._loader_remedy()}"
         if shares["transfer"] >= 0.10:
             return f"transfer {_percent(shares['transfer'])}: copies to the device limit this run; smaller images help"
@@ -113,14 +116,27 @@ class Report:
             return f"other work {_percent(shares['other'])}: on_event, or your own code between steps, limits this run"
         if shares["start"] >= 0.30:
             return f"start {_percent(shares['start'])}: the run is too short to say more"
-        return f"compute-bound: data wait {_percent(self.wait_share)}"
+        return f"compute-bound: data wait {_percent(self.wait_share)}{self._crowding()}"
+
+    def _crowding(self) -> str:
+        """Say so if workers and the threads that compute need more cores than there are."""
+        cores = usable_cores()
+        if not self.workers or self.threads + self.workers <= cores:
+            return ""
+        fewer = max(1, cores - self.workers)
+        return (
+            f"; {self.workers} workers and {self.threads} threads of torch share {cores} cores: "
+            f"torch.set_num_threads({fewer}) may be faster"
+            if self.threads > fewer
+            else ""
+        )
 
     def _loader_remedy(self) -> str:
         if not self.workers:
             return "batches are made between the steps; background workers (workers=...) would make them meanwhile"
         # k workers feed 1 - wait of what the steps could take
         more = math.ceil(self.workers / max(1 - self.wait_share, 0.01)) - self.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
         if self.workers + more > cores:
             return (
                 f"the loader limits this run; {self.workers} workers would have to be {self.workers + more}, and there "
@@ -133,7 +149,7 @@ class Report:
             f"{phase.value:<12}{self.seconds[phase]:9.2f} s {_percent(share):>8}"
             for phase, share in zip(Phase, self.shares.values(), strict=True)
         ]
-        speed = f"{self.steps} steps, {self.images_per_second:.0f} images/s"
+        speed = f"{self.steps} steps; {self.images_per_second:.0f} images/s without start and validation"
         return "\n".join([*lines, f"{'wall time':<12}{self.wall_seconds:9.2f} s   {speed}", self.verdict])
 
 

@@ -269,6 +269,7 @@ class Run:
             steps=self.step - self._start,
             samples=self._recorder.samples,
             workers=self.loader.workers,
+            threads=torch.get_num_threads() if self.device.type == "cpu" else 0,
         )
 
 

@@ -184,6 +184,7 @@ def test_a_second_iteration_ends_the_first() -> None:
         ({"step": 7}, "outside of an epoch of 7 steps"),
         ({"epoch": -1}, "outside of an epoch"),
         ({"step": None}, "lacks step"),
+        ({"step": "3"}, "epoch 0, step '3' lies outside"),
     ],
 )
 def test_a_state_of_another_run_is_refused(change: dict[str, Any], message: str) -> None:
@@ -192,6 +193,8 @@ def test_a_state_of_another_run_is_refused(change: dict[str, Any], message: str)
     with pytest.raises(StateError, match=message):
         loader.load_state_dict(state)
     assert (loader.epoch, loader.step) == (0, 0)
+    with pytest.raises(StateError, match="this is no loader state, but NoneType"):
+        loader.load_state_dict(None)  # type: ignore[arg-type]
 
 
 # --- memory ------------------------------------------------------------------------------------------------------
@@ -281,6 +284,62 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
         Loader(**{"data": Noise(), "batch_size": 4, **arguments})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 10.0}, "batch_size must be a whole number, got 10.0"),
+        ({"workers": 2.0}, "workers must be a whole number"),
+        ({"seed": True}, "seed must be a whole number, got True"),
+        ({"prefetch": "2"}, "prefetch must be a whole number, got '2'"),
+    ],
+)
+def test_numbers_must_be_whole(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Loader(**{"data": Noise(), "batch_size": 4, **arguments})
+
+
+def test_numpy_numbers_will_do() -> None:
+    assert len(Loader(Noise(), np.int64(10), seed=np.uint32(3), workers=np.int8(0))) == 10  # type: ignore[arg-type]
+
+
+def test_unpacking_a_batch_says_what_to_write() -> None:
+    with pytest.raises(FieldError, match=r"a batch has fields, not positions.* write batch\.images and batch\.labels"):
+        for _images, _labels in Loader(Noise(), 10):  # type: ignore[misc]
+            pass
+
+
+def test_reprs_are_short() -> None:
+    loader = Loader(Noise(), 10, workers=0)
+    assert repr(loader) == "<Loader: 10 batches of 10 from <Noise of 100 samples>, 0 workers>"
+    assert repr(next(iter(loader))) == (
+        "<Batch of epoch 0, step 0: image: torch.uint8 (10, 3, 6, 5), label: torch.int64 (10,)>"
+    )
+
+
+UNGUARDED = """
+import sys
+sys.path.insert(0, {support!r})
+from toys import Noise
+from headrace.datastores import Loader
+class Mine(Noise):
+    pass
+list(Loader(Mine(), 10, workers=2))
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "stdin"])
+def test_a_script_without_a_guard_gets_one_clear_error(tmp_path: Path, how: str) -> None:
+    code = UNGUARDED.format(support=str(Path(__file__).parents[1] / "support"))
+    (tmp_path / "mine.py").write_text(code)
+    words = [str(tmp_path / "mine.py")] if how == "file" else ["-"]
+    result = subprocess.run([sys.executable, *words], input=code, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.count("Traceback") == 1
+    found = result.stderr.splitlines()[-1]
+    assert "ConfigError: Mine is defined in" in found
+    assert ("if __name__ ==" in found) == (how == "file")
+
+
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_what_cannot_be_sent_to_a_worker_is_named(method: Any) -> None:
     data = Noise()
@@ -327,6 +386,7 @@ def test_workers_that_cannot_start_are_an_error() -> None:
 def test_leaving_in_any_way_leaves_nothing(method: Any) -> None:
     with Loader(Noise(), 8, workers=1, start_method=method) as warm_up:
         list(warm_up)
+    gc.collect()  # what earlier tests left to the collector
     before = _descriptors()
     for _ in range(3):
         loader = Loader(Noise(), 8, workers=2, start_method=method)

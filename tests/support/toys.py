@@ -1,12 +1,14 @@
 """Small datastores for the dispatch tests; importable, so that every start method can send them."""
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from headrace.augment.random import Draw, Purpose
 from headrace.datastores import Batch, Datastore
@@ -34,6 +36,17 @@ class Noise(Datastore):
         numbers = draw.uniforms(np.array([index]), Purpose.NOISE, min(size, 4096))
         pixels = np.resize((numbers * 256).astype(np.uint8), self.shape)
         return {"image": pixels, "label": index, "key": f"k{index}"}
+
+
+class Naive(Datastore):
+    """Draws from the global generators, as people do."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Sample:
+        drawn = [random.random(), np.random.rand(), torch.rand(1).item()]  # noqa: NPY002
+        return {"x": np.array(drawn), "label": index}
 
 
 class Failing(Noise):

@@ -197,7 +197,7 @@ def test_two_files_with_one_key(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for name in (first, "a-b.jpg", "a.k.jpg", second):
         (tmp_path / "src/cat" / name).write_bytes(jpeg(1))
     message = fails(capsys, tmp_path / "src", tmp_path / "out")
-    assert f"/cat/{min(first, second)} and cat/{max(first, second)} would both get the key 'cat/a'" in message
+    assert f"would get one key: cat/{min(first, second)} and cat/{max(first, second)}: rename them" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -294,3 +294,47 @@ def test_any_text_is_a_size_or_wrong_usage(text: str) -> None:
     for read in (_bytes, _count):
         with contextlib.suppress(argparse.ArgumentTypeError):
             assert read(text) >= 1
+
+
+def picture(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode(photo(8, 8), "JPEG" if path.suffix == ".jpg" else "PNG"))
+
+
+def run_build(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", "build", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_keys_may_keep_their_extensions(tmp_path: Path) -> None:
+    picture(tmp_path / "src/a.png")
+    picture(tmp_path / "src/a.jpg")
+    refused = run_build(tmp_path / "src", tmp_path / "out")
+    assert refused.returncode == 1
+    assert "1 pair of files" in refused.stderr
+    assert "a.jpg and a.png" in refused.stderr
+    assert "--keep-extensions" in refused.stderr
+    built = run_build(tmp_path / "src", tmp_path / "out", "--keep-extensions")
+    assert built.returncode == 0, built.stderr
+    store = ShardDatastore(tmp_path / "out")
+    assert [store.key(i) for i in range(2)] == ["a%2Ejpg", "a%2Epng"]
+
+
+def test_parts_that_would_merge_are_named(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        picture(tmp_path / "src" / part / "cat" / f"{part}.png")
+    built = run_build(tmp_path / "src", tmp_path / "out")
+    assert built.returncode == 0
+    assert "1 class is made of several folders, such as cat of test/cat and train/cat" in built.stderr
+    assert json.loads((tmp_path / "out/build.json").read_text())["merged_classes"] == {"cat": ["test/cat", "train/cat"]}
+
+
+def test_reports_of_bad_files_repeat(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    picture(tmp_path / "src/a.png")
+    (tmp_path / "src/b.png").write_bytes(b"no image at all")
+    for name in ("one", "two"):
+        assert run_build(tmp_path / "src", tmp_path / name, "--skip-bad").returncode == 0
+    reports = [(tmp_path / name / "build.json").read_text() for name in ("one", "two")]
+    assert reports[0] == reports[1]
+    assert "object at 0x" not in reports[0]

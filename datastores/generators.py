@@ -1,0 +1,47 @@
+"""The global random generators that a user's own code may draw from: seeded per sample, and given back.
+
+A datastore that only has ``__len__`` and ``__getitem__`` can be random by ``random``, ``numpy.random`` or ``torch``
+alone. So that its samples too depend on (seed, epoch, sample id) and on nothing else, these generators are seeded
+before each sample, and afterwards they are what they were.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..augment.random import Draw
+from .permute import derive_key
+
+__all__ = ["own_generators", "seed_generators"]
+
+_PURPOSE = 0x47454E  # keeps these seeds apart from all other keys
+
+
+@contextmanager
+def own_generators() -> Iterator[None]:
+    """Give the global generators back afterwards as they were before."""
+    torch = sys.modules.get("torch")  # who has not imported it cannot draw from it
+    states = (random.getstate(), np.random.get_state(), torch.random.get_rng_state() if torch else None)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        if torch:
+            torch.random.set_rng_state(states[2])
+
+
+def seed_generators(draw: Draw, sample: int) -> None:
+    """Seed ``random``, ``numpy.random`` and, if it is loaded, torch's CPU generator for one sample.
+
+    It takes about 20 microseconds.
+    """
+    key = derive_key(draw.seed, draw.epoch, _PURPOSE, sample)
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    if torch:
+        torch.default_generator.manual_seed(key)
