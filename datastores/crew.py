@@ -35,8 +35,10 @@ def prepare_start(start_method: StartMethod) -> Method:
     """Return the start method to use, and begin to warm it up: the server that forks workers imports torch once.
 
     Raises:
-        ConfigError: there is no such method here.
+        ConfigError: there is no such method here, or this process may have no children.
     """
+    if multiprocessing.current_process().daemon:
+        raise ConfigError("this process is itself a background worker, and may start none of its own: use workers=0")
     methods = multiprocessing.get_all_start_methods()
     method: Method = "forkserver" if "forkserver" in methods else "spawn"
     if start_method != "auto":
@@ -45,8 +47,11 @@ def prepare_start(start_method: StartMethod) -> Method:
         raise ConfigError(f"start_method {method!r} does not exist here: use auto, {' or '.join(methods)}")
     if method == "forkserver":
         multiprocessing.get_context("forkserver").set_forkserver_preload([worker_main.__module__])
-        with without_main():
-            forkserver.ensure_running()
+        try:
+            with without_main():
+                forkserver.ensure_running()
+        except ChildProcessError:  # this process was forked from the one whose server it is, and cannot have its own
+            return "spawn"
     return method
 
 

@@ -1,6 +1,7 @@
 """The dispatcher under pressure: killed, starved, crowded, and for a long time."""
 
 import gc
+import multiprocessing
 import os
 import random
 import resource
@@ -15,7 +16,9 @@ import psutil
 import pytest
 from toys import Noise, Slow, digest
 
+from headrace.augment import Draw
 from headrace.datastores import Loader
+from headrace.errors import ConfigError
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 
@@ -79,6 +82,7 @@ import resource, sys
 sys.path.insert(0, {support!r})
 {limit}
 from toys import Noise, digest
+from headrace.augment import Draw
 from headrace.datastores import Loader
 with Loader(Noise({samples}), 32, workers={workers}, start_method={method!r}) as loader:
     found = digest(loader)
@@ -169,6 +173,38 @@ def test_loaders_in_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(60)
     assert found == [expected] * 3
+
+
+class Nested(Noise):
+    """Has a loader of its own inside of each sample."""
+
+    def sample(self, index: int, draw: Draw) -> dict[str, object]:
+        with Loader(Noise(), 10, workers=1) as loader:
+            return {"image": next(iter(loader)).images[0].permute(1, 2, 0).numpy(), "label": index}
+
+
+def test_a_loader_inside_of_a_worker_says_what_to_do() -> None:
+    with (
+        Loader(Nested(4), 4, workers=1, start_method="fork") as loader,
+        pytest.raises(ConfigError, match=r"itself a background worker, .* use workers=0"),
+    ):
+        list(loader)
+
+
+def _count_in_child(queue: "multiprocessing.Queue[int]") -> None:
+    with Loader(Noise(), 10, workers=1) as loader:
+        queue.put(sum(len(batch) for batch in loader))
+
+
+def test_a_forked_child_may_have_loaders_of_its_own() -> None:
+    list(Loader(Noise(), 10, workers=1, start_method="forkserver"))  # its server belongs to this process
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_count_in_child, args=(queue,))
+    child.start()
+    assert queue.get(timeout=60) == 100
+    child.join(10)
+    assert child.exitcode == 0
 
 
 @pytest.mark.soak

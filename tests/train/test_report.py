@@ -69,7 +69,20 @@ def test_the_verdict_names_the_bottleneck_and_the_remedy(
 def test_the_table_has_a_line_for_each_phase() -> None:
     lines = str(_report(start=1, wait=1, compute=8)).splitlines()
     assert lines[1].split() == ["data", "wait", "1.00", "s", "10.0", "%"]
-    assert lines[6].split() == ["wall", "time", "10.00", "s", "10", "steps;", "111", "images/s", "without", "start", "and", "validation"]
+    assert lines[6].split() == [
+        "wall",
+        "time",
+        "10.00",
+        "s",
+        "10",
+        "steps;",
+        "111",
+        "images/s",
+        "without",
+        "start",
+        "and",
+        "validation",
+    ]
     assert len(lines) == 8
 
 
@@ -77,6 +90,8 @@ def test_workers_and_threads_that_crowd_each_other_are_named(monkeypatch: pytest
     monkeypatch.setattr("headrace.train.report.usable_cores", lambda: 4)
     seconds = dict.fromkeys(Phase, 0.0) | {Phase.COMPUTE: 9.5, Phase.WAIT: 0.5}
     crowded = Report(seconds, steps=10, samples=100, workers=2, threads=4)
-    assert crowded.verdict.endswith("2 workers and 4 threads of torch share 4 cores: torch.set_num_threads(2) may be faster")
+    assert crowded.verdict.endswith(
+        "2 workers and 4 threads of torch share 4 cores: torch.set_num_threads(2) may be faster"
+    )
     for workers, threads in ((0, 4), (2, 2), (4, 1)):
         assert "share" not in Report(seconds, steps=10, samples=100, workers=workers, threads=threads).verdict
