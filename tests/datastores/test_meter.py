@@ -61,9 +61,10 @@ def test_a_meter_counts_what_happens() -> None:
     assert (found.batches, found.rows, found.queue) == (4, 20, 1.0), (
         "the first batch of an iteration pays for the start"
     )
-    assert 0.04 < found.wait_seconds < 0.08 <= found.away_seconds < 0.16
+    assert 0.04 <= found.wait_seconds < found.away_seconds, "four waits of 10 ms, four absences of 20 ms"
+    assert found.away_seconds >= 0.08
     assert found.stage_seconds == pytest.approx({"read": 0.01, "decode": 0.02, "augment": 0.03})
-    assert 0.2 < found.wait_share < 0.5
+    assert found.wait_share == found.wait_seconds / (found.wait_seconds + found.away_seconds)
 
 
 def test_a_loader_reports_who_waits_for_whom() -> None:
@@ -72,7 +73,7 @@ def test_a_loader_reports_who_waits_for_whom() -> None:
             pass
         slow = loader.report()
     assert slow.wait_share > 0.8
-    assert slow.stage_seconds[Stage.READ.name.lower()] == pytest.approx(0.002, rel=0.5)
+    assert 0.002 <= slow.stage_seconds[Stage.READ.name.lower()] < 0.2, "a busy machine takes longer, never less"
     with Loader(Noise(), 10, workers=1, start_method="fork") as loader:
         for _ in loader:
             time.sleep(0.01)
