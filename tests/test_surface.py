@@ -6,7 +6,7 @@ import pytest
 
 PUBLIC = {
     "headrace": ["__version__"],
-    "headrace.augment": ["Draw", "ImageAugmenter", "RandomResizedCrop"],
+    "headrace.augment": ["ColorAugmenter", "Draw", "ImageAugmenter", "RandomResizedCrop"],
     "headrace.datastores": [
         "AugmentedImageDatastore",
         "Batch",
