@@ -6,13 +6,34 @@ from ..lazy import lazy_exports
 
 if TYPE_CHECKING:
     from .augmenter import ImageAugmenter
+    from .blur import GaussianBlur
     from .color import ColorAugmenter
     from .crop import RandomResizedCrop
+    from .erase import RandomErasing
+    from .noise import GaussianNoise, SaltAndPepperNoise
     from .random import Draw
 
-__all__ = ["ColorAugmenter", "Draw", "ImageAugmenter", "RandomResizedCrop"]
+__all__ = [
+    "ColorAugmenter",
+    "Draw",
+    "GaussianBlur",
+    "GaussianNoise",
+    "ImageAugmenter",
+    "RandomErasing",
+    "RandomResizedCrop",
+    "SaltAndPepperNoise",
+]
 
 __getattr__ = lazy_exports(
     __name__,
-    {"ColorAugmenter": "color", "Draw": "random", "ImageAugmenter": "augmenter", "RandomResizedCrop": "crop"},
+    {
+        "ColorAugmenter": "color",
+        "Draw": "random",
+        "GaussianBlur": "blur",
+        "GaussianNoise": "noise",
+        "ImageAugmenter": "augmenter",
+        "RandomErasing": "erase",
+        "RandomResizedCrop": "crop",
+        "SaltAndPepperNoise": "noise",
+    },
 )

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .pixels import Ids, blocks, check_images, column, to_bytes
-from .random import Draw, Purpose
+from .pixels import Column, Ids, blocks, check_images, column, pixel_uniforms, to_bytes
+from .random import Draw
 from .ranges import Range, check_range, draw_range
 
 __all__ = [
@@ -77,7 +77,7 @@ class ColorAugmenter:
             ids: int64 (n,), sample ids; what one gets does not depend on the others.
             draw: the random world.
         """
-        uniforms = draw.uniforms(ids, Purpose.COLOR, len(_COLUMNS))
+        uniforms = pixel_uniforms(ids, draw, Column.COLOR, len(_COLUMNS))
         return {name: draw_range(getattr(self, name), uniforms[:, i]) for i, name in enumerate(_COLUMNS)}
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:

@@ -13,6 +13,7 @@ travels as a table or a factor.
 """
 
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -20,15 +21,25 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import ShapeError
-from .random import Draw
+from .random import Draw, Purpose
 
-__all__ = ["Ids", "PixelOperation", "blocks", "check_images", "column", "to_bytes"]
+__all__ = ["Column", "Ids", "PixelOperation", "blocks", "check_images", "column", "pixel_uniforms", "to_bytes"]
 
 #: Sample ids: int64 (N,), as an array or as a tensor.
 Ids: TypeAlias = NDArray[np.int64] | torch.Tensor
 
 #: Pixels that are worked on at once by a CPU: their float32 planes stay in a core's second-level cache.
 _BLOCK_PIXELS = 1 << 16
+
+
+class Column(IntEnum):
+    """The first of each operation's uniform numbers of ``Purpose.COLOR``: part of every result, never renumbered."""
+
+    COLOR = 0  # five
+    BLUR = 8  # two
+    NOISE = 12  # one
+    SALT_AND_PEPPER = 14  # one
+    ERASING = 16  # five
 
 
 class PixelOperation(Protocol):
@@ -69,6 +80,11 @@ def check_images(images: torch.Tensor, ids: Ids, channels: tuple[int, ...] | Non
     if numbers.shape != (len(images),):
         raise ShapeError(f"there must be one id for each image: got {numbers.shape} ids for {found}")
     return numbers
+
+
+def pixel_uniforms(ids: NDArray[np.int64], draw: Draw, first: Column, count: int) -> NDArray[np.float64]:
+    """Return an operation's numbers in [0, 1) for each sample, float64 (n, count)."""
+    return draw.uniforms(ids, Purpose.COLOR, first + count)[:, first:]
 
 
 def blocks(images: torch.Tensor) -> Iterator[slice]:

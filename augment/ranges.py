@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 
-__all__ = ["Range", "check_range", "draw_range"]
+__all__ = ["Range", "check_probability", "check_range", "draw_range"]
 
 #: Always the same number, or uniform between two ends.
 Range: TypeAlias = float | tuple[float, float]
@@ -25,6 +25,16 @@ def check_range(name: str, value: object, lowest: float, highest: float) -> None
         raise ConfigError(
             f"{name} must be a number in {lowest:g} .. {highest:g}, or a range (lo, hi) of such, got {value!r}"
         )
+
+
+def check_probability(value: object) -> None:
+    """Accept a number in 0 .. 1.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(value, (int, float, np.integer, np.floating)) or not 0 <= value <= 1:
+        raise ConfigError(f"probability must be a number in 0 .. 1, got {value!r}")
 
 
 def draw_range(value: Range, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -6,7 +6,16 @@ import pytest
 
 PUBLIC = {
     "headrace": ["__version__"],
-    "headrace.augment": ["ColorAugmenter", "Draw", "ImageAugmenter", "RandomResizedCrop"],
+    "headrace.augment": [
+        "ColorAugmenter",
+        "Draw",
+        "GaussianBlur",
+        "GaussianNoise",
+        "ImageAugmenter",
+        "RandomErasing",
+        "RandomResizedCrop",
+        "SaltAndPepperNoise",
+    ],
     "headrace.datastores": [
         "AugmentedImageDatastore",
         "Batch",
