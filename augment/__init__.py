@@ -10,15 +10,19 @@ if TYPE_CHECKING:
     from .color import ColorAugmenter
     from .crop import RandomResizedCrop
     from .erase import RandomErasing
+    from .mix import CutMix, Mixed, MixUp
     from .noise import GaussianNoise, SaltAndPepperNoise
     from .random import Draw
 
 __all__ = [
     "ColorAugmenter",
+    "CutMix",
     "Draw",
     "GaussianBlur",
     "GaussianNoise",
     "ImageAugmenter",
+    "MixUp",
+    "Mixed",
     "RandomErasing",
     "RandomResizedCrop",
     "SaltAndPepperNoise",
@@ -28,10 +32,13 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "ColorAugmenter": "color",
+        "CutMix": "mix",
         "Draw": "random",
         "GaussianBlur": "blur",
         "GaussianNoise": "noise",
         "ImageAugmenter": "augmenter",
+        "MixUp": "mix",
+        "Mixed": "mix",
         "RandomErasing": "erase",
         "RandomResizedCrop": "crop",
         "SaltAndPepperNoise": "noise",

@@ -8,10 +8,13 @@ PUBLIC = {
     "headrace": ["__version__"],
     "headrace.augment": [
         "ColorAugmenter",
+        "CutMix",
         "Draw",
         "GaussianBlur",
         "GaussianNoise",
         "ImageAugmenter",
+        "MixUp",
+        "Mixed",
         "RandomErasing",
         "RandomResizedCrop",
         "SaltAndPepperNoise",
