@@ -54,7 +54,7 @@ class AugmentedImageDatastore(Datastore):
         crop_scale: for "random_resized_crop": smallest and largest area as a part of the image's, (0.08, 1) by default.
         crop_ratio: for "random_resized_crop": smallest and largest width / height, (3/4, 4/3) by default.
         photometric: what changes the values of the pixels, such as ``ColorAugmenter``: one operation, or several that
-            are applied in their order. Leave it out to apply them to whole batches on a GPU instead.
+            are applied in their order; none by default. Leave it out to apply them to whole batches on a GPU instead.
 
     Raises:
         ConfigError: settings that cannot work, alone or together.
@@ -77,13 +77,15 @@ class AugmentedImageDatastore(Datastore):
         color: Color = "rgb",
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] | None = None,
-        photometric: PixelOperation | Sequence[PixelOperation] = (),
+        photometric: PixelOperation | Sequence[PixelOperation] | None = None,
     ) -> None:
+        if augment is not None and not isinstance(augment, ImageAugmenter):
+            raise ConfigError(f"augment must be an ImageAugmenter, got {augment!r}: colors belong to photometric=")
         self.source = as_datastore(source)
         self.augment = augment
         self.crop = _crop(mode, crop_scale, crop_ratio)
         self.color = color
-        self.photometric = tuple(photometric) if isinstance(photometric, Sequence) else (photometric,)
+        self.photometric = _operations(photometric)
         self._decode = Decoder(color)
         self._size, self._channels = _output(output_size, color)
         fill = () if augment is None or isinstance(augment.fill_value, int) else augment.fill_value
@@ -211,8 +213,11 @@ class AugmentedImageDatastore(Datastore):
     def _changed(self, images: Pixels, ids: IntArray, draw: Draw) -> Pixels:
         """Return images (n, h, w, C) after all photometric operations."""
         tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
-        for operation in self.photometric:
-            tensor = operation.apply(tensor, ids, draw)
+        try:
+            for operation in self.photometric:
+                tensor = operation.apply(tensor, ids, draw)
+        except ShapeError as error:
+            raise ShapeError(f"{self.locate(int(ids[0]))}: {error}") from error
         changed: Pixels = tensor.permute(0, 2, 3, 1).numpy()
         return changed
 
@@ -232,6 +237,19 @@ class AugmentedImageDatastore(Datastore):
             return resample(image, matrix, self._size, self._fill, out)
         except ShapeError as error:
             raise ShapeError(f"{self.locate(index)}: {error}") from error
+
+
+def _operations(photometric: PixelOperation | Sequence[PixelOperation] | None) -> tuple[PixelOperation, ...]:
+    if photometric is None:
+        return ()
+    operations = tuple(photometric) if isinstance(photometric, Sequence) else (photometric,)
+    for operation in operations:
+        if isinstance(operation, type) or not hasattr(operation, "apply"):
+            raise ConfigError(
+                f"photometric must be operations on pixels such as ColorAugmenter(...), got {operation!r}: movements "
+                "belong to augment="
+            )
+    return operations
 
 
 def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], int | None]:

@@ -317,6 +317,17 @@ PHOTOS_AS_DICTS = [{"image": image} for image in PHOTOS]
         ((8, 8), {"crop_scale": (0.5, 1)}, "crop_scale and crop_ratio belong to mode=.random_resized_crop"),
         ((8, 8), {"mode": RandomResizedCrop(), "crop_ratio": (1, 1)}, "crop_scale and crop_ratio belong to"),
         ((8, 8), {"mode": "random_resized_crop", "crop_scale": (0, 1)}, "scale of a random resized crop must be"),
+        (
+            (8, 8),
+            {"augment": COLORS},
+            r"augment must be an ImageAugmenter, got ColorAugmenter\(.*belong to photometric=",
+        ),
+        (
+            (8, 8),
+            {"photometric": MOVING},
+            r"photometric must be operations .* got ImageAugmenter\(.* belong to augment=",
+        ),
+        ((8, 8), {"photometric": [COLORS, ColorAugmenter]}, "photometric must be operations on pixels .*, got <class"),
         ((8, 8), {"augment": ImageAugmenter(fill_value=(1, 2))}, "fill_value=.* has 2 values, but color='rgb' has 3"),
         ((8, 8), {"augment": ImageAugmenter(fill_value=(1, 2, 3)), "color": "gray"}, "fill_value=.* has 3 values"),
     ],
@@ -338,6 +349,15 @@ def test_an_image_smaller_than_the_crop_is_named(mode) -> None:
         ShapeError, match=r"memory/picture3: a crop of 70 x 48 .* does not fit into an image of 48 x 64"
     ):
         filled(data, [1, 3])
+
+
+def test_images_whose_channels_have_no_colors_are_named() -> None:
+    alpha = np.zeros((8, 8, 4), np.uint8)
+    data = AugmentedImageDatastore((8, 8), [{"image": alpha}], color="keep", photometric=COLORS)
+    with pytest.raises(
+        ShapeError, match=r"sample 0 of list: images must have 1 or 3 channels, got uint8 \(1, 4, 8, 8\)"
+    ):
+        filled(data, [0])
 
 
 def test_a_damaged_file_is_named() -> None:
