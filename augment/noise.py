@@ -1,9 +1,8 @@
 """Noise: its strength is drawn for each sample, its field by a hash of the pixel's place and the sample's key.
 
-A generator that a GPU shares with a CPU must count in whole numbers. Philox itself costs ten milliseconds for the
-150528 values of a photo; two rounds of a 32-bit integer hash ("lowbias32", C. Wellons, hash-prospector, public domain),
-each of them keyed by 32 bits of Philox, cost a fiftieth of that, and what they leave uneven lies far below what eight
-bits of a pixel can show.
+A field needs a number for each value of an image, on a GPU the same ones as on a CPU, so they are counted and hashed:
+two rounds of a 32-bit integer hash ("lowbias32", C. Wellons, hash-prospector, public domain), each of them keyed by 32
+bits of Philox. That takes a quarter of the time of Philox itself, which is worth it for numbers that end in eight bits.
 """
 
 from dataclasses import dataclass
