@@ -2,8 +2,8 @@
 
 ::
 
-    source -- bytes --> decode -- uint8 (H, W, C) --> resample by one matrix --> a row of the batch
-                                                         ^
+    source -- bytes --> decode -- uint8 (H, W, C) --> resample by one matrix --> a row of the batch --> colors, all rows
+                                                         ^                                                at once
                  sample id, seed, epoch --> movement @ crop, drawn before any pixel is touched
 """
 
@@ -12,11 +12,13 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from PIL import Image
 
 from ..augment.augmenter import ImageAugmenter
 from ..augment.crop import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
 from ..augment.geometry import FloatArray, about_centre, window
+from ..augment.pixels import PixelOperation
 from ..augment.random import Draw, Purpose
 from ..augment.resample import cut, resample
 from ..errors import ConfigError, FieldError, ShapeError
@@ -37,8 +39,8 @@ class AugmentedImageDatastore(Datastore):
     """Reads images and makes them one size, moved at random if asked; nothing is stored.
 
     Each image is decoded, converted to ``color``, moved by ``augment`` about its centre at its full size, and then cut
-    and scaled to ``output_size`` by ``mode``. The last two are one matrix and one interpolation. What sample i looks
-    like depends on the seed, the epoch and i, never on the batch or the worker.
+    and scaled to ``output_size`` by ``mode``. The last two are one matrix and one interpolation. ``photometric`` comes
+    last. What sample i looks like depends on the seed, the epoch and i, never on the batch or the worker.
 
     Args:
         output_size: height and width of every output; a third number is accepted if it is the number of channels.
@@ -51,6 +53,8 @@ class AugmentedImageDatastore(Datastore):
         color: "rgb" (gray is repeated), "gray" (Pillow's luma) or "keep", for sources whose images all agree.
         crop_scale: for "random_resized_crop": smallest and largest area as a part of the image's, (0.08, 1) by default.
         crop_ratio: for "random_resized_crop": smallest and largest width / height, (3/4, 4/3) by default.
+        photometric: what changes the values of the pixels, such as ``ColorAugmenter``: one operation, or several that
+            are applied in their order; none by default. Leave it out to apply them to whole batches on a GPU instead.
 
     Raises:
         ConfigError: settings that cannot work, alone or together.
@@ -73,11 +77,15 @@ class AugmentedImageDatastore(Datastore):
         color: Color = "rgb",
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] | None = None,
+        photometric: PixelOperation | Sequence[PixelOperation] | None = None,
     ) -> None:
+        if augment is not None and not isinstance(augment, ImageAugmenter):
+            raise ConfigError(f"augment must be an ImageAugmenter, got {augment!r}: colors belong to photometric=")
         self.source = as_datastore(source)
         self.augment = augment
         self.crop = _crop(mode, crop_scale, crop_ratio)
         self.color = color
+        self.photometric = _operations(photometric)
         self._decode = Decoder(color)
         self._size, self._channels = _output(output_size, color)
         fill = () if augment is None or isinstance(augment.fill_value, int) else augment.fill_value
@@ -103,6 +111,8 @@ class AugmentedImageDatastore(Datastore):
         ids = np.array([index], np.int64)
         sample = next(self._samples(ids, draw, Clock()))
         sample["image"] = self._place(index, sample["image"], next(self._drawn(ids, draw)))
+        if self.photometric:
+            sample["image"] = self._changed(np.array(sample["image"])[np.newaxis], ids, draw)[0]
         if isinstance(self.source, ImageSource):
             sample["key"] = self.source.key(index)
         return sample
@@ -138,6 +148,9 @@ class AugmentedImageDatastore(Datastore):
                 else:
                     self._put(sample, index, name, column, row)
             clock.lap(Stage.AUGMENT)
+        if self.photometric and "image" in rows:
+            rows["image"][:] = self._changed(rows["image"], ids, draw)
+            clock.lap(Stage.AUGMENT)
 
     @property
     def shard_sizes(self) -> IntArray:
@@ -148,7 +161,7 @@ class AugmentedImageDatastore(Datastore):
     def fingerprint(self) -> str:
         """A digest of the source and all settings; functions among them count by module and name."""
         augment = None if self.augment is None else self.augment.settings
-        settings = (self._size, self._channels, self.crop, self.color, augment)
+        settings = (self._size, self._channels, self.crop, self.color, augment, self.photometric)
         return fingerprint_of(type(self).__qualname__, self.source.fingerprint, *settings)
 
     def locate(self, index: int) -> str:
@@ -197,6 +210,17 @@ class AugmentedImageDatastore(Datastore):
             return zip(numbers, self.augment.sample_mirrors(ids, draw), strict=True)
         return zip(numbers, self.augment.sample_matrices(ids, draw), strict=True)
 
+    def _changed(self, images: Pixels, ids: IntArray, draw: Draw) -> Pixels:
+        """Return images (n, h, w, C) after all photometric operations."""
+        tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
+        try:
+            for operation in self.photometric:
+                tensor = operation.apply(tensor, ids, draw)
+        except ShapeError as error:
+            raise ShapeError(f"{self.locate(int(ids[0]))}: {error}") from error
+        changed: Pixels = tensor.permute(0, 2, 3, 1).numpy()
+        return changed
+
     def _place(self, index: int, image: Pixels, drawn: _Drawn, out: Pixels | None = None) -> Pixels:
         numbers, movement = drawn
         size, channels = image.shape[:2], self._channels if out is None else out.shape[2]
@@ -213,6 +237,19 @@ class AugmentedImageDatastore(Datastore):
             return resample(image, matrix, self._size, self._fill, out)
         except ShapeError as error:
             raise ShapeError(f"{self.locate(index)}: {error}") from error
+
+
+def _operations(photometric: PixelOperation | Sequence[PixelOperation] | None) -> tuple[PixelOperation, ...]:
+    if photometric is None:
+        return ()
+    operations = tuple(photometric) if isinstance(photometric, Sequence) else (photometric,)
+    for operation in operations:
+        if isinstance(operation, type) or not hasattr(operation, "apply"):
+            raise ConfigError(
+                f"photometric must be operations on pixels such as ColorAugmenter(...), got {operation!r}: movements "
+                "belong to augment="
+            )
+    return operations
 
 
 def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], int | None]:

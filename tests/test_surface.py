@@ -10,7 +10,20 @@ import headrace
 
 PUBLIC = {
     "headrace": ["__version__"],
-    "headrace.augment": ["Draw", "ImageAugmenter", "Purpose", "RandomResizedCrop"],
+    "headrace.augment": [
+        "ColorAugmenter",
+        "CutMix",
+        "Draw",
+        "GaussianBlur",
+        "GaussianNoise",
+        "ImageAugmenter",
+        "MixUp",
+        "Mixed",
+        "Purpose",
+        "RandomErasing",
+        "RandomResizedCrop",
+        "SaltAndPepperNoise",
+    ],
     "headrace.datastores": [
         "AugmentedImageDatastore",
         "Batch",

@@ -8,15 +8,15 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import MemorySource, encode, exif, photo, with_exif
 
-from headrace.augment import Draw, ImageAugmenter, RandomResizedCrop
+from headrace.augment import ColorAugmenter, Draw, ImageAugmenter, RandomResizedCrop
 from headrace.augment.geometry import about_centre, window
 from headrace.augment.random import Purpose
 from headrace.augment.resample import resample
-from headrace.datastores import AugmentedImageDatastore, Datastore
+from headrace.datastores import AugmentedImageDatastore, Datastore, Loader
 from headrace.datastores.clock import Clock, Stage
 from headrace.datastores.decode import decode
 from headrace.datastores.schema import Field
@@ -27,6 +27,7 @@ PHOTOS = [photo(*size, number) for number, size in enumerate(SIZES)]
 FILES = [encode(image, "PNG" if number % 2 else "JPEG") for number, image in enumerate(PHOTOS)]
 FILES[2] = with_exif(FILES[2], exif(6))
 MOVING = ImageAugmenter(x_reflection=True, rotation=(-20, 20), scale=(0.8, 1.2), x_translation=(-5, 5), fill_value=99)
+COLORS = ColorAugmenter(brightness=(0.5, 1.5), contrast=(0.5, 1.5), saturation=(0.5, 1.5), hue=(-0.2, 0.2))
 DRAW = Draw(seed=3, epoch=1)
 
 
@@ -95,6 +96,52 @@ def test_a_row_does_not_depend_on_its_company(ids, epoch) -> None:
     together = filled(data, ids, Draw(1, epoch))["image"]
     for row, index in enumerate(ids):
         assert np.array_equal(together[row], filled(data, [index], Draw(1, epoch))["image"][0])
+
+
+def test_colors_change_after_everything_else() -> None:
+    settings = {"mode": "random_resized_crop", "augment": MOVING}
+    plain = AugmentedImageDatastore((16, 20), MemorySource(FILES), **settings)
+    colored = AugmentedImageDatastore((16, 20), MemorySource(FILES), photometric=COLORS, **settings)
+    before = torch.from_numpy(filled(plain, [4, 1])["image"]).permute(0, 3, 1, 2)
+    expected = COLORS.apply(before, np.array([4, 1]), DRAW).permute(0, 2, 3, 1).numpy()
+    rows = filled(colored, [4, 1])
+    assert np.array_equal(rows["image"], expected)
+    assert rows["label"].tolist() == [4, 1]
+    twice = AugmentedImageDatastore((16, 20), MemorySource(FILES), photometric=[ColorAugmenter(gamma=2), COLORS])
+    darker = AugmentedImageDatastore((16, 20), MemorySource(FILES), photometric=[ColorAugmenter(gamma=2)])
+    before = torch.from_numpy(filled(darker, [2])["image"]).permute(0, 3, 1, 2)
+    assert np.array_equal(filled(twice, [2])["image"][0], COLORS.apply(before, [2], DRAW)[0].permute(1, 2, 0).numpy())
+
+
+@pytest.mark.parametrize("color", ["rgb", "gray"])
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 1000), st.integers(1, 8))
+def test_colored_rows_do_not_depend_on_the_chunk(color, ids, epoch, size) -> None:
+    data = AugmentedImageDatastore((16, 17), MemorySource(FILES), mode="random_crop", color=color, photometric=COLORS)
+    draw = Draw(1, epoch)
+    together = filled(data, ids, draw)["image"]
+    for start in range(0, len(ids), size):
+        part = filled(data, ids[start : start + size], draw)["image"]
+        assert np.array_equal(part, together[start : start + size])
+    assert np.array_equal(data.sample(ids[-1], draw)["image"], together[-1])
+
+
+def test_a_sample_in_other_colors_leaves_its_source_alone() -> None:
+    image = PHOTOS[0].copy()
+    image.flags.writeable = False
+    data = AugmentedImageDatastore(SIZES[0], [{"image": image}], mode="center_crop", photometric=COLORS)
+    assert not np.array_equal(data[0]["image"], image)
+    assert np.array_equal(image, PHOTOS[0])
+
+
+def test_background_workers_give_the_same_colors() -> None:
+    data = AugmentedImageDatastore((24, 24), MemorySource(FILES), photometric=COLORS)
+    expected = [batch.images.clone() for batch in Loader(data, batch_size=3, seed=4)]
+    with Loader(data, batch_size=3, seed=4, workers=2) as loader:
+        for batch, images in zip(loader, expected, strict=True):
+            assert torch.equal(batch.images, images)
+            again = [data.sample(i, Draw(4, batch.epoch))["image"] for i in batch.ids.tolist()]
+            assert np.array_equal(batch.images.permute(0, 2, 3, 1).numpy(), again)
 
 
 def test_seeds_and_epochs_change_what_is_seen_and_an_item_is_the_first_of_them() -> None:
@@ -213,7 +260,8 @@ def test_the_fingerprint_covers_all_settings_and_the_source() -> None:
     settings = [
         {}, {"mode": "center_crop"}, {"mode": "random_resized_crop"}, {"color": "gray"}, {"augment": MOVING},
         {"mode": "random_resized_crop", "crop_scale": (0.5, 1)}, {"augment": ImageAugmenter(rotation=slow)},
-        {"augment": ImageAugmenter(fill_value=1)},
+        {"augment": ImageAugmenter(fill_value=1)}, {"photometric": COLORS}, {"photometric": ColorAugmenter(hue=0.1)},
+        {"photometric": [COLORS, ColorAugmenter(hue=0.1)]},
     ]  # fmt: skip
     found = [AugmentedImageDatastore((8, 9), source, **setting).fingerprint for setting in settings]
     found.append(AugmentedImageDatastore((9, 8), source).fingerprint)
@@ -269,6 +317,17 @@ PHOTOS_AS_DICTS = [{"image": image} for image in PHOTOS]
         ((8, 8), {"crop_scale": (0.5, 1)}, "crop_scale and crop_ratio belong to mode=.random_resized_crop"),
         ((8, 8), {"mode": RandomResizedCrop(), "crop_ratio": (1, 1)}, "crop_scale and crop_ratio belong to"),
         ((8, 8), {"mode": "random_resized_crop", "crop_scale": (0, 1)}, "scale of a random resized crop must be"),
+        (
+            (8, 8),
+            {"augment": COLORS},
+            r"augment must be an ImageAugmenter, got ColorAugmenter\(.*belong to photometric=",
+        ),
+        (
+            (8, 8),
+            {"photometric": MOVING},
+            r"photometric must be operations .* got ImageAugmenter\(.* belong to augment=",
+        ),
+        ((8, 8), {"photometric": [COLORS, ColorAugmenter]}, "photometric must be operations on pixels .*, got <class"),
         ((8, 8), {"augment": ImageAugmenter(fill_value=(1, 2))}, "fill_value=.* has 2 values, but color='rgb' has 3"),
         ((8, 8), {"augment": ImageAugmenter(fill_value=(1, 2, 3)), "color": "gray"}, "fill_value=.* has 3 values"),
     ],
@@ -290,6 +349,15 @@ def test_an_image_smaller_than_the_crop_is_named(mode) -> None:
         ShapeError, match=r"memory/picture3: a crop of 70 x 48 .* does not fit into an image of 48 x 64"
     ):
         filled(data, [1, 3])
+
+
+def test_images_whose_channels_have_no_colors_are_named() -> None:
+    alpha = np.zeros((8, 8, 4), np.uint8)
+    data = AugmentedImageDatastore((8, 8), [{"image": alpha}], color="keep", photometric=COLORS)
+    with pytest.raises(
+        ShapeError, match=r"sample 0 of list: images must have 1 or 3 channels, got uint8 \(1, 4, 8, 8\)"
+    ):
+        filled(data, [0])
 
 
 def test_a_damaged_file_is_named() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from headrace.augment import ColorAugmenter, CutMix, Draw
 from headrace.datastores import Datastore, Loader
 from headrace.errors import ConfigError, ShapeError
 from headrace.train import Run, TrainConfig, weights_sha256
@@ -55,6 +56,30 @@ def test_it_equals_a_loop_by_hand_bit_for_bit(digits: Datastore, make_model: Mak
     assert [(row.step, row.epoch) for row in run.history] == [(n + 1, n // 8) for n in range(16)]
     assert (run.step, run.stop_reason) == (16, "max epochs completed")
     assert run.report.samples == 800
+
+
+@pytest.mark.parametrize("last_batch", ["drop", "pad"])
+def test_a_loop_may_color_and_mix_its_batches(
+    last_batch: str, digits: Datastore, make_model: Make, config: TrainConfig
+) -> None:
+    """The loop that docs/architecture.md shows; padding has no part in the result, nor has the number of workers."""
+    color = ColorAugmenter(brightness=(0.5, 1.5))
+
+    def trained(**settings: object) -> str:
+        model = make_model()
+        changed = dataclasses.replace(config, last_batch=last_batch, batch_size=46, **settings)
+        with Run(model, digits, _sgd, changed) as run:
+            for step in run:
+                draw = Draw(changed.seed, step.epoch)
+                images = color.apply(step.batch.images, step.host.ids, draw)
+                mixed = CutMix().apply(images, step.batch.labels, step.host.ids, draw, step.host.valid)
+                outputs = step.without_padding(model(mixed.images.float() / 255))
+                step.backward(cross_entropy(outputs, step.without_padding(mixed.targets(10))))
+                step.update()
+        assert [row.loss for row in run.history][-1] < run.history[0].loss
+        return weights_sha256(model)
+
+    assert trained() == trained(workers=2)
 
 
 def test_a_loss_in_parts_has_the_gradient_of_the_whole(
