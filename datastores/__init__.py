@@ -8,12 +8,22 @@ if TYPE_CHECKING:
     from .augmented import AugmentedImageDatastore
     from .batch import Batch
     from .datastore import Datastore
+    from .decode import decode_mask
     from .image import ImageDatastore
     from .incidents import OnError
     from .loader import Loader
     from .sharded import ShardDatastore
 
-__all__ = ["AugmentedImageDatastore", "Batch", "Datastore", "ImageDatastore", "Loader", "OnError", "ShardDatastore"]
+__all__ = [
+    "AugmentedImageDatastore",
+    "Batch",
+    "Datastore",
+    "ImageDatastore",
+    "Loader",
+    "OnError",
+    "ShardDatastore",
+    "decode_mask",
+]
 
 __getattr__ = lazy_exports(
     __name__,
@@ -25,5 +35,6 @@ __getattr__ = lazy_exports(
         "Loader": "loader",
         "OnError": "incidents",
         "ShardDatastore": "sharded",
+        "decode_mask": "decode",
     },
 )

@@ -15,6 +15,7 @@ PUBLIC = {
         "Loader",
         "OnError",
         "ShardDatastore",
+        "decode_mask",
     ],
     "headrace.train": ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"],
 }
