@@ -164,9 +164,9 @@ def _by_rows_of_pixels(image: NDArray[Any]) -> NDArray[Any]:
 def _check(
     image: NDArray[Any], size: tuple[int, int], fill: Fill, out: NDArray[Any], interpolation: Interpolation
 ) -> None:
-    if interpolation not in get_args(Interpolation):
-        raise ConfigError(f"interpolation must be one of {get_args(Interpolation)}, got {interpolation!r}")
     nearest = interpolation == "nearest"
+    if not nearest and interpolation != "bilinear":
+        raise ConfigError(f"interpolation must be one of {get_args(Interpolation)}, got {interpolation!r}")
     kind = "whole numbers or booleans" if nearest else "uint8"
     typed = image.dtype.kind in "biu" if nearest else image.dtype == np.uint8
     if image.ndim != 3 or not typed or 0 in image.shape:
@@ -180,9 +180,13 @@ def _check(
     if isinstance(fill, tuple) and len(fill) != image.shape[2]:
         raise ShapeError(f"fill {fill} has {len(fill)} values, but the image has {image.shape[2]} channels")
     values = fill if isinstance(fill, tuple) else (fill,)
-    lowest, highest = (0, 1) if image.dtype == np.bool_ else (np.iinfo(image.dtype).min, np.iinfo(image.dtype).max)
-    if not all(lowest <= value <= highest for value in values):
+    lowest, highest = _limits(image.dtype) if nearest else (0, 255)
+    if min(values) < lowest or max(values) > highest:
         raise ShapeError(f"fill {fill} does not fit into {image.dtype}: choose one in {lowest} .. {highest}")
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    return (0, 1) if dtype == np.bool_ else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def _cut(

@@ -172,7 +172,7 @@ class AugmentedImageDatastore(Datastore):
             placement = self._placement(index, sample, numbers)
             for name, column in rows.items():
                 if name in self._pictures:
-                    self._moved(index, sample, name, placement, column[row])
+                    self._moved_picture(index, name, sample[name], placement, column[row])
                     continue
                 if name in self.joint.others:
                     sample[name] = self._moved(index, sample, name, placement)
@@ -250,24 +250,29 @@ class AugmentedImageDatastore(Datastore):
             raise ShapeError(f"{self.locate(index)}: {error}") from error
         return Placement((height, width), self._size, box, movement)
 
-    def _moved(
-        self, index: int, sample: Sample, name: str, placement: Placement, out: Pixels | None = None
-    ) -> NDArray[Any]:
-        """Return a field as the placement moves it; pictures are written into ``out`` if there is one."""
-        value = np.asarray(self._value(sample, index, name))
+    def _moved(self, index: int, sample: Sample, name: str, placement: Placement) -> NDArray[Any]:
+        """Return a field as the placement moves it."""
         if name in self._pictures:
-            wanted = out.shape[2] if out is not None else self._channels if name == "image" else None
-            if wanted not in (None, value.shape[2]):
-                raise ShapeError(
-                    f"{self.locate(index)} has {value.shape[2]} channels where {wanted} are wanted: choose "
-                    'color="rgb" or "gray" to make all images alike'
-                )
+            return self._moved_picture(index, name, sample[name], placement)
+        value = np.asarray(self._value(sample, index, name))
         try:
-            if name not in self._pictures:
-                return self.joint.moved(name, value, placement)
-            if value.shape[:2] != placement.size:
-                raise ShapeError(different_size(name, value, placement))
-            return placement.apply(value, self._fill, out)
+            return self.joint.moved(name, value, placement)
+        except ShapeError as error:
+            raise ShapeError(f"{self.locate(index)}: {error}") from error
+
+    def _moved_picture(
+        self, index: int, name: str, picture: Pixels, placement: Placement, out: Pixels | None = None
+    ) -> Pixels:
+        wanted = out.shape[2] if out is not None else self._channels if name == "image" else None
+        if wanted not in (None, picture.shape[2]):
+            raise ShapeError(
+                f"{self.locate(index)} has {picture.shape[2]} channels where {wanted} are wanted: choose "
+                'color="rgb" or "gray" to make all images alike'
+            )
+        try:
+            if picture.shape[:2] != placement.size:
+                raise ShapeError(different_size(name, picture, placement))
+            return placement.apply(picture, self._fill, out)
         except ShapeError as error:
             raise ShapeError(f"{self.locate(index)}: {error}") from error
 
