@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 from ..errors import ConfigError, ShapeError
 from .geometry import Box
 
-__all__ = ["CenterCrop", "Crop", "RandomCrop", "RandomResizedCrop", "Resize"]
+__all__ = ["CenterCrop", "Crop", "Letterbox", "RandomCrop", "RandomResizedCrop", "Resize"]
 
 #: Rectangles that RandomResizedCrop tries before it falls back; the number is torchvision's, so results compare.
 _ATTEMPTS = 10
@@ -49,6 +49,30 @@ class Resize:
         """Return the whole image."""
         del output, draws
         return 0, 0, size[1], size[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Letterbox:
+    """The whole image in its own shape, as large as fits, in the middle; the rest of the output gets the fill value.
+
+    Width and height are rounded to whole pixels of the output, so that the image has sharp edges; where the rest
+    cannot be halved, the image lies half a pixel up or left.
+
+    Example:
+        >>> Letterbox().box((100, 200), (50, 50), [])  # scaled by 1/4: 12.5 rows above the image, and 12.5 below
+        (0.0, -48.0, 200.0, 152.0)
+    """
+
+    num_draws: ClassVar[int] = 0
+
+    def box(self, size: tuple[int, int], output: tuple[int, int], draws: Sequence[float]) -> Box:
+        """Return the rectangle around the image that becomes the output."""
+        del draws
+        scale = min(output[0] / size[0], output[1] / size[1])
+        height, width = (max(1, round(length * scale)) for length in size)
+        x_unit, y_unit = size[1] / width, size[0] / height  # a pixel of the output, in pixels of the image
+        left, top = -((output[1] - width) // 2) * x_unit, -((output[0] - height) // 2) * y_unit
+        return left, top, left + output[1] * x_unit, top + output[0] * y_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +176,8 @@ def _room(size: tuple[int, int], inner: tuple[int, int]) -> tuple[int, int]:
     if inner[0] > size[0] or inner[1] > size[1]:
         raise ShapeError(
             f"a crop of {inner[0]} x {inner[1]} pixels (height x width) does not fit into an image of "
-            f"{size[0]} x {size[1]}: ask for a smaller output, leave small images out, or choose mode 'resize' or "
-            "'random_resized_crop', which scale"
+            f"{size[0]} x {size[1]}: ask for a smaller output, leave small images out, or choose mode 'resize', "
+            "'letterbox' or 'random_resized_crop', which scale"
         )
     return size[0] - inner[0], size[1] - inner[1]
 

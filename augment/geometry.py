@@ -20,6 +20,8 @@ __all__ = [
     "Box",
     "FloatArray",
     "about_centre",
+    "mapped_boxes",
+    "mapped_points",
     "reflections",
     "rotations",
     "scalings",
@@ -126,6 +128,48 @@ def window(box: Box, size: tuple[int, int]) -> FloatArray:
     # From edge to edge: x + 1/2 is the coordinate that scales without an offset.
     x_offset, y_offset = (0.5 - left) * x_scale - 0.5, (0.5 - top) * y_scale - 0.5
     return np.array([[x_scale, 0.0, x_offset], [0.0, y_scale, y_offset], [0.0, 0.0, 1.0]])
+
+
+def mapped_points(matrix: FloatArray, points: FloatArray) -> FloatArray:
+    """Return where points go, measured between edges as people write coordinates down, not as matrices do.
+
+    Args:
+        matrix: float64 (3, 3), a forward map.
+        points: float64 (..., 2), x and y: (0, 0) is the image's upper left corner, (1/2, 1/2) the centre of the first
+            pixel, (W, H) the lower right corner. NaN stays NaN.
+
+    Returns:
+        float64 (..., 2), measured in the same way in the output; maybe outside of it.
+
+    Example:
+        >>> mapped_points(window((0, 0, 10, 10), (20, 40)), np.array([[0.0, 0.0], [5.0, 10.0]])).tolist()
+        [[0.0, 0.0], [20.0, 20.0]]
+    """
+    x, y = points[..., 0] - 0.5, points[..., 1] - 0.5
+    (a, b, c), (d, e, f), _ = matrix.tolist()
+    return np.stack((a * x + b * y + (c + 0.5), d * x + e * y + (f + 0.5)), axis=-1)
+
+
+def mapped_boxes(matrix: FloatArray, boxes: FloatArray, size: tuple[int, int]) -> FloatArray:
+    """Return the upright rectangles around rectangles that were moved, cut to the output.
+
+    Args:
+        matrix: float64 (3, 3), a forward map.
+        boxes: float64 (..., 4): left, top, right and bottom edge, measured as ``mapped_points`` says.
+        size: height and width of the output.
+
+    Returns:
+        float64 (..., 4), inside of the output. A box that has left it has no area; it lies on the border.
+
+    Example:
+        >>> mapped_boxes(window((5, 5, 15, 15), (10, 10)), np.array([[0.0, 0.0, 8.0, 8.0]]), (10, 10)).tolist()
+        [[0.0, 0.0, 3.0, 3.0]]
+    """
+    corners = mapped_points(matrix, boxes[..., [[0, 1], [2, 1], [0, 3], [2, 3]]])
+    hull = np.concatenate((corners.min(axis=-2), corners.max(axis=-2)), axis=-1)
+    height, width = size
+    clipped: FloatArray = np.clip(hull, 0.0, np.array([width, height, width, height], np.float64))
+    return clipped
 
 
 def _identities(count: int) -> FloatArray:

@@ -11,12 +11,19 @@ Three ways, chosen by the matrix alone, from the cheapest:
 
 In the third way what lies outside of the image has the fill value, and an output pixel on the image's edge is the
 mixture of both that its covered part asks for; inside, the image goes on as its outermost pixels, as in the second way.
+A scaled image that lies wholly inside of the output, edges on edges of pixels, is made by the second way too.
+
+With ``interpolation="nearest"``, for label maps, a pixel of the output is that pixel of the image in whose square its
+centre lies: pixel i of an axis owns the places from its left or upper edge (included) to the other (excluded). A place
+within a millionth of a pixel of an edge lies on it. A pixel whose centre lies outside of the image is filled. No value
+is ever mixed, also where the image shrinks, and whole numbers of any type are taken.
+
 Nothing depends on the number of threads, and the cost follows the output and the part of the input that it shows.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -25,9 +32,14 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, ShapeError
 from .geometry import Box, FloatArray, about_centre, reflections, window
 
-__all__ = ["Fill", "Pixels", "cut", "resample"]
+__all__ = ["Fill", "Interpolation", "Pixels", "cut", "resample"]
 
 Pixels = NDArray[np.uint8]
+
+#: "bilinear" for what has a brightness, "nearest" for what has labels.
+Interpolation: TypeAlias = Literal["bilinear", "nearest"]
+
+_Value = TypeVar("_Value", bound=np.generic)
 
 #: 0 .. 255 for all channels, or one number per channel.
 Fill = int | tuple[int, ...]
@@ -44,16 +56,23 @@ _FINENESS = math.sqrt(2.0)
 
 
 def resample(
-    image: Pixels, matrix: FloatArray, size: tuple[int, int], fill: Fill = 0, out: Pixels | None = None
-) -> Pixels:
+    image: NDArray[_Value],
+    matrix: FloatArray,
+    size: tuple[int, int],
+    fill: Fill = 0,
+    out: NDArray[_Value] | None = None,
+    interpolation: Interpolation = "bilinear",
+) -> NDArray[_Value]:
     """Return ``image`` as ``matrix`` maps it into an output of ``size``.
 
     Args:
-        image: uint8 (H, W, C), any strides; it is not changed.
+        image: uint8 (H, W, C), any strides; it is not changed. For "nearest", whole numbers or booleans of any size.
         matrix: float64 (3, 3), forward and invertible, as :mod:`headrace.augment.geometry` describes it.
         size: height and width of the output.
         fill: for what lies outside of the image.
-        out: uint8 (*size, C), C-contiguous, to write into; a new array by default. It must not overlap ``image``.
+        out: (*size, C) of the image's type, C-contiguous, to write into; a new array by default. It must not overlap
+            ``image``.
+        interpolation: "bilinear" (antialiased where it shrinks) or "nearest" (never).
 
     Returns:
         ``out``.
@@ -68,9 +87,9 @@ def resample(
         [[15, 18], [27, 30]]
     """
     if out is None:
-        out = np.empty((*size, *image.shape[2:]), np.uint8)
+        out = np.empty((*size, *image.shape[2:]), image.dtype)
     (a, b, c), (d, e, f), _ = matrix.tolist()
-    _check(image, size, fill, out)
+    _check(image, size, fill, out, interpolation)
     if not abs(a * e - b * d) > _SINGULAR:
         raise ConfigError(f"the matrix {matrix.tolist()} maps the image to a line or a point and cannot be inverted")
     image = _by_rows_of_pixels(image)
@@ -79,28 +98,34 @@ def resample(
         image, height, width = image.transpose(1, 0, 2), width, height
         a, b, d, e = b, a, e, d
     aligned = abs(b) * height < _TOLERANCE and abs(d) * width < _TOLERANCE
-    if not (aligned and _cut(image, (a, c), (e, f), fill, out)):
+    if aligned and _cut(image, (a, c), (e, f), fill, out, interpolation):
+        return out
+    if interpolation == "nearest":
+        _pick(image, (a, 0.0, c, 0.0, e, f) if aligned else (a, b, c, d, e, f), fill, out)
+    else:
         _warp(image, (a, b, c, d, e, f), fill, out)
     return out
 
 
 def cut(
-    image: Pixels,
+    image: NDArray[_Value],
     box: Box,
     mirrors: tuple[bool, bool],
     size: tuple[int, int],
     fill: Fill = 0,
-    out: Pixels | None = None,
-) -> Pixels:
+    out: NDArray[_Value] | None = None,
+    interpolation: Interpolation = "bilinear",
+) -> NDArray[_Value]:
     """Return a rectangle of an image, scaled to ``size``: what ``resample`` does for such a matrix, without making one.
 
     Args:
-        image: uint8 (H, W, C), any strides; it is not changed.
+        image: as for ``resample``.
         box: left, top, right and bottom edge in the image after it was mirrored.
         mirrors: whether the image is mirrored top to bottom, and left to right, before it is cut.
         size: height and width of the output.
         fill: for what lies outside of the image.
         out: as for ``resample``.
+        interpolation: as for ``resample``.
 
     Returns:
         ``out``.
@@ -114,13 +139,15 @@ def cut(
         [[9, 6], [21, 18]]
     """
     if out is None:
-        out = np.empty((*size, *image.shape[2:]), np.uint8)
-    _check(image, size, fill, out)
+        out = np.empty((*size, *image.shape[2:]), image.dtype)
+    _check(image, size, fill, out, interpolation)
     height, width = image.shape[:2]
     left, top, right, bottom = whole = [int(edge) for edge in box]
-    if tuple(whole) != box or not (0 <= left < right <= width and 0 <= top < bottom <= height):
+    inside = tuple(whole) == box and 0 <= left < right <= width and 0 <= top < bottom <= height
+    if not inside or (interpolation == "nearest" and (bottom - top, right - left) != size):
         mirror = reflections(np.array([mirrors[1]]), np.array([mirrors[0]]))[0]
-        return resample(image, window(box, size) @ about_centre(mirror, (height, width)), size, fill, out)
+        matrix = window(box, size) @ about_centre(mirror, (height, width))
+        return resample(image, matrix, size, fill, out, interpolation)
     if mirrors[0]:
         top, bottom = height - bottom, height - top
     if mirrors[1]:
@@ -129,40 +156,79 @@ def cut(
     return out
 
 
-def _by_rows_of_pixels(image: Pixels) -> Pixels:
+def _by_rows_of_pixels(image: NDArray[Any]) -> NDArray[Any]:
     """Return the image, or a copy, in which the bytes of a pixel lie together."""
-    return image if image.strides[2] == 1 or image.shape[2] == 1 else np.ascontiguousarray(image)
+    return image if image.strides[2] == image.itemsize or image.shape[2] == 1 else np.ascontiguousarray(image)
 
 
-def _check(image: Pixels, size: tuple[int, int], fill: Fill, out: Pixels) -> None:
-    if image.ndim != 3 or image.dtype != np.uint8 or 0 in image.shape:
-        raise ShapeError(f"an image must be uint8 (H, W, C) with at least one pixel, got {image.dtype} {image.shape}")
+def _check(
+    image: NDArray[Any], size: tuple[int, int], fill: Fill, out: NDArray[Any], interpolation: Interpolation
+) -> None:
+    nearest = interpolation == "nearest"
+    if not nearest and interpolation != "bilinear":
+        raise ConfigError(f"interpolation must be one of {get_args(Interpolation)}, got {interpolation!r}")
+    kind = "whole numbers or booleans" if nearest else "uint8"
+    typed = image.dtype.kind in "biu" if nearest else image.dtype == np.uint8
+    if image.ndim != 3 or not typed or 0 in image.shape:
+        raise ShapeError(f"an image must be {kind} (H, W, C) with at least one pixel, got {image.dtype} {image.shape}")
     wanted = (*size, image.shape[2])
-    if out.shape != wanted or out.dtype != np.uint8 or not out.flags.carray:
+    if out.shape != wanted or out.dtype != image.dtype or not out.flags.carray:
         raise ShapeError(
-            f"the output must be uint8 {wanted}, C-contiguous and writable, got {out.dtype} {out.shape} "
+            f"the output must be {image.dtype} {wanted}, C-contiguous and writable, got {out.dtype} {out.shape} "
             f"with strides {out.strides}"
         )
     if isinstance(fill, tuple) and len(fill) != image.shape[2]:
         raise ShapeError(f"fill {fill} has {len(fill)} values, but the image has {image.shape[2]} channels")
+    values = fill if isinstance(fill, tuple) else (fill,)
+    lowest, highest = _limits(image.dtype) if nearest else (0, 255)
+    if min(values) < lowest or max(values) > highest:
+        raise ShapeError(f"fill {fill} does not fit into {image.dtype}: choose one in {lowest} .. {highest}")
 
 
-def _cut(image: Pixels, x: tuple[float, float], y: tuple[float, float], fill: Fill, out: Pixels) -> bool:
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    return (0, 1) if dtype == np.bool_ else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+
+
+def _cut(
+    image: NDArray[Any],
+    x: tuple[float, float],
+    y: tuple[float, float],
+    fill: Fill,
+    out: NDArray[Any],
+    interpolation: Interpolation,
+) -> bool:
     """Do it in way 1 or 2 if the map cuts between pixels, and say whether it does.
 
     Each axis is mapped on its own, by a scale and an offset.
     """
     x_edges, y_edges = _edges(*x, out.shape[1]), _edges(*y, out.shape[0])
     if x_edges is None or y_edges is None:
-        return False
+        return interpolation == "bilinear" and _inset(image, x, y, fill, out)
     (left, right), (top, bottom) = sorted(x_edges), sorted(y_edges)
     mirrors = (y_edges[0] > y_edges[1], x_edges[0] > x_edges[1])
-    if 0 <= left < right <= image.shape[1] and 0 <= top < bottom <= image.shape[0]:
+    same_size = (bottom - top, right - left) == out.shape[:2]
+    inside = 0 <= left < right <= image.shape[1] and 0 <= top < bottom <= image.shape[0]
+    if inside and (same_size or interpolation == "bilinear"):
         _put(image[top:bottom, left:right], mirrors, out)
-    elif (bottom - top, right - left) == out.shape[:2]:
+    elif same_size:
         _move(image, left, top, mirrors, fill, out)
     else:
+        return interpolation == "bilinear" and _inset(image, x, y, fill, out)
+    return True
+
+
+def _inset(image: Pixels, x: tuple[float, float], y: tuple[float, float], fill: Fill, out: Pixels) -> bool:
+    """Do it in way 2 if the whole image covers whole pixels of the output, and say whether it does."""
+    x_edges, y_edges = _edges(1 / x[0], -x[1] / x[0], image.shape[1]), _edges(1 / y[0], -y[1] / y[0], image.shape[0])
+    if x_edges is None or y_edges is None:
         return False
+    (left, right), (top, bottom) = sorted(x_edges), sorted(y_edges)
+    if not (0 <= left < right <= out.shape[1] and 0 <= top < bottom <= out.shape[0]):
+        return False
+    scaled = np.empty((bottom - top, right - left, image.shape[2]), np.uint8)
+    _put(image, (y_edges[0] > y_edges[1], x_edges[0] > x_edges[1]), scaled)
+    out[...] = fill
+    _by_pixel(out)[top:bottom, left:right] = _by_pixel(scaled)
     return True
 
 
@@ -173,12 +239,14 @@ def _edges(scale: float, offset: float, length: int) -> tuple[int, int] | None:
     return (first, last) if abs(start - first) + abs(end - last) < _TOLERANCE else None
 
 
-def _put(part: Pixels, mirrors: tuple[bool, bool], out: Pixels) -> None:
-    """Fill the output with a part of the image, scaled if need be."""
+def _put(part: NDArray[Any], mirrors: tuple[bool, bool], out: NDArray[Any]) -> None:
+    """Fill the output with a part of the image, scaled if need be, which only uint8 can be."""
     axes = [axis for axis, mirrored in zip((2, 3), mirrors, strict=True) if mirrored]
     same_size = part.shape == out.shape
     if same_size and not axes:
         _by_pixel(out)[...] = _by_pixel(part)
+    elif same_size and part.dtype != np.uint8:
+        _by_pixel(_mirrored(out, mirrors))[...] = _by_pixel(part)
     elif same_size:
         _tensor(out).copy_(_tensor(part).flip(axes))
     elif not axes:
@@ -187,15 +255,18 @@ def _put(part: Pixels, mirrors: tuple[bool, bool], out: Pixels) -> None:
         _tensor(out).copy_(_shrink(_tensor(part), out.shape[:2]).flip(axes))
 
 
-def _move(image: Pixels, left: int, top: int, mirrors: tuple[bool, bool], fill: Fill, out: Pixels) -> None:
+def _mirrored(pixels: NDArray[Any], mirrors: tuple[bool, bool]) -> NDArray[Any]:
+    return pixels[:: -1 if mirrors[0] else 1, :: -1 if mirrors[1] else 1]
+
+
+def _move(image: NDArray[Any], left: int, top: int, mirrors: tuple[bool, bool], fill: Fill, out: NDArray[Any]) -> None:
     """Copy what the output shows of an image that it leaves partly or wholly; the rest is filled."""
     out[...] = fill
     height, width = out.shape[:2]
     x_first, x_last = max(left, 0), min(left + width, image.shape[1])
     y_first, y_last = max(top, 0), min(top + height, image.shape[0])
     if x_first < x_last and y_first < y_last:
-        target = out[:: -1 if mirrors[0] else 1, :: -1 if mirrors[1] else 1]
-        target = target[y_first - top : y_last - top, x_first - left : x_last - left]
+        target = _mirrored(out, mirrors)[y_first - top : y_last - top, x_first - left : x_last - left]
         _by_pixel(target)[...] = _by_pixel(image[y_first:y_last, x_first:x_last])
 
 
@@ -211,12 +282,46 @@ def _shrink(pixels: torch.Tensor, size: tuple[int, int], out: torch.Tensor | Non
     return shrunk
 
 
-def _warp(image: Pixels, matrix: tuple[float, ...], fill: Fill, out: Pixels) -> None:
+def _pick(image: NDArray[Any], matrix: tuple[float, ...], fill: Fill, out: NDArray[Any]) -> None:
+    """Give every pixel of the output the value of that pixel of the image in which its centre lies."""
     height, width = out.shape[:2]
+    x_row, y_row = _inverse(matrix)
+    columns, rows = _owners(x_row, image.shape[1], width, height), _owners(y_row, image.shape[0], width, height)
+    inside = (columns >= 0) & (columns < image.shape[1]) & (rows >= 0) & (rows < image.shape[0])
+    np.clip(columns, 0, image.shape[1] - 1, out=columns)
+    np.clip(rows, 0, image.shape[0] - 1, out=rows)
+    _by_pixel(out)[...] = _by_pixel(image)[rows, columns]
+    if not inside.all():
+        out[~inside] = fill
+
+
+def _owners(row: tuple[float, float, float], length: int, width: int, height: int) -> NDArray[np.intp]:
+    """Return which pixel of an axis every pixel of the output lies in: (height, width), or 1 where all are alike.
+
+    Places before the axis are pixel -1, those behind it pixel ``length``.
+    """
+    along_x, along_y, offset = row
+    places = np.full((1, 1), offset + 0.5 + _TOLERANCE)
+    if along_x:
+        places = places + along_x * np.arange(width)
+    if along_y:
+        places = places + along_y * np.arange(height)[:, np.newaxis]
+    owners: NDArray[np.intp] = np.floor(np.clip(places, -1.0, length)).astype(np.intp)
+    return owners
+
+
+def _inverse(matrix: tuple[float, ...]) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return the two rows of the map from the output to the image."""
     a, b, c, d, e, f = matrix
     area = a * e - b * d
-    x_axis = _Axis.seen((e / area, -b / area, (b * f - c * e) / area), image.shape[1], width, height)
-    y_axis = _Axis.seen((-d / area, a / area, (c * d - a * f) / area), image.shape[0], width, height)
+    return (e / area, -b / area, (b * f - c * e) / area), (-d / area, a / area, (c * d - a * f) / area)
+
+
+def _warp(image: NDArray[Any], matrix: tuple[float, ...], fill: Fill, out: NDArray[Any]) -> None:
+    height, width = out.shape[:2]
+    x_row, y_row = _inverse(matrix)
+    x_axis = _Axis.seen(x_row, image.shape[1], width, height)
+    y_axis = _Axis.seen(y_row, image.shape[0], width, height)
     if x_axis.first >= x_axis.last or y_axis.first >= y_axis.last:
         out[...] = fill
         return
@@ -301,7 +406,7 @@ def _tensor(pixels: Pixels) -> torch.Tensor:
     return torch.from_numpy(pixels).unsqueeze(0).permute(0, 3, 1, 2)  # in this order torch knows it as channels last
 
 
-def _by_pixel(pixels: Pixels) -> NDArray[Any]:
+def _by_pixel(pixels: NDArray[Any]) -> NDArray[Any]:
     """Return a view with one item per pixel: NumPy copies these three times faster than single bytes."""
     channels = pixels.shape[2]
-    return pixels if channels == 1 else pixels.view(np.dtype((np.void, channels)))
+    return pixels if channels == 1 else pixels.view(np.dtype((np.void, channels * pixels.itemsize)))

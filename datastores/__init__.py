@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .augmented import AugmentedImageDatastore
     from .batch import Batch
     from .datastore import Datastore
+    from .decode import decode_mask
     from .image import ImageDatastore
     from .incidents import OnError
     from .loader import Loader
@@ -23,6 +24,7 @@ __all__ = [
     "OnError",
     "Plan",
     "ShardDatastore",
+    "decode_mask",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -36,5 +38,6 @@ __getattr__, __dir__ = lazy_exports(
         "OnError": "incidents",
         "Plan": "plan",
         "ShardDatastore": "sharded",
+        "decode_mask": "decode",
     },
 )

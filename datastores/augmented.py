@@ -4,27 +4,30 @@
 
     source -- bytes --> decode -- uint8 (H, W, C) --> resample by one matrix --> a row of the batch --> colors, all rows
                                                          ^                                                at once
-                 sample id, seed, epoch --> movement @ crop, drawn before any pixel is touched
+                 sample id, seed, epoch --> movement @ crop, drawn before any pixel is touched;
+                                            the same for the sample's label maps, boxes and key points
 """
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from ..augment.augmenter import ImageAugmenter
-from ..augment.crop import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
-from ..augment.geometry import FloatArray, about_centre, window
+from ..augment.crop import CenterCrop, Crop, Letterbox, RandomCrop, RandomResizedCrop, Resize
+from ..augment.geometry import FloatArray
 from ..augment.pixels import PixelOperation
+from ..augment.placement import Placement
 from ..augment.random import Draw, Purpose
-from ..augment.resample import cut, resample
 from ..errors import ConfigError, FieldError, ShapeError
 from .clock import Clock, Stage
 from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, fingerprint_of
 from .decode import Color, Decoder, Pixels, convert
+from .joint import Joint, different_size
 from .schema import Field, IntArray, Rows, Sample, Schema
 
 __all__ = ["AugmentedImageDatastore"]
@@ -32,7 +35,7 @@ __all__ = ["AugmentedImageDatastore"]
 #: What was drawn for a sample: the crop's numbers, and the movement as a matrix, or as the mirrors if there is no more.
 _Drawn: TypeAlias = tuple[list[float], FloatArray | tuple[bool, bool]]
 
-_MODES = ("resize", "center_crop", "random_crop", "random_resized_crop")
+_MODES = ("resize", "letterbox", "center_crop", "random_crop", "random_resized_crop")
 
 
 class AugmentedImageDatastore(Datastore):
@@ -42,19 +45,32 @@ class AugmentedImageDatastore(Datastore):
     and scaled to ``output_size`` by ``mode``. The last two are one matrix and one interpolation. ``photometric`` comes
     last. What sample i looks like depends on the seed, the epoch and i, never on the batch or the worker.
 
+    A source of arrays may have more to move than an image: label maps, second images, boxes and key points that are
+    named here go the same way. Coordinates are measured between edges: (0, 0) is the upper left corner of the image,
+    (1/2, 1/2) the centre of its first pixel, (W, H) its lower right corner. A batch needs as many boxes of every
+    sample, so pad them in the source, with NaN for example, which stays NaN.
+
     Args:
         output_size: height and width of every output; a third number is accepted if it is the number of channels.
         source: an image datastore, or anything with ``__len__`` and ``__getitem__`` whose samples have an "image",
-            uint8 (H, W) or (H, W, C). Their other fields are passed on unchanged.
-        mode: "resize" scales width and height each on its own; "center_crop" and "random_crop" cut ``output_size``
-            pixels without scaling; "random_resized_crop" cuts a random part and scales it; or a value such as
-            ``RandomResizedCrop(scale=(0.5, 1))``.
+            uint8 (H, W) or (H, W, C). Fields that are not named below are passed on unchanged.
+        mode: "resize" scales width and height each on its own; "letterbox" scales the image until it fits, puts it in
+            the middle and fills the rest with the ``fill_value`` of ``augment``, or 0; "center_crop" and "random_crop"
+            cut ``output_size`` pixels without scaling; "random_resized_crop" cuts a random part and scales it; or a
+            value such as ``RandomResizedCrop(scale=(0.5, 1))``.
         augment: the random movements; none by default.
         color: "rgb" (gray is repeated), "gray" (Pillow's luma) or "keep", for sources whose images all agree.
         crop_scale: for "random_resized_crop": smallest and largest area as a part of the image's, (0.08, 1) by default.
         crop_ratio: for "random_resized_crop": smallest and largest width / height, (3/4, 4/3) by default.
         photometric: what changes the values of the pixels, such as ``ColorAugmenter``: one operation, or several that
             are applied in their order; none by default. Leave it out to apply them to whole batches on a GPU instead.
+        masks: fields with label maps, whole numbers (H, W) or (H, W, C) of the image's size. Labels are never mixed:
+            each pixel of the output takes the one that its centre lies in.
+        images: fields with second images of the image's size, treated like the image in everything.
+        boxes: fields with rectangles, float (n, 4): left, top, right and bottom edge. They become the upright
+            rectangles around the moved ones, cut to the output; one that has left it keeps its row and has no area.
+        keypoints: fields with points, float (n, 2): x and y. They are not cut to the output.
+        mask_fill: label of what lies outside of the image; 255 is what most losses are told to ignore.
 
     Raises:
         ConfigError: settings that cannot work, alone or together.
@@ -65,6 +81,9 @@ class AugmentedImageDatastore(Datastore):
         >>> data = AugmentedImageDatastore((32, 32), images, mode="random_crop", augment=augment)
         >>> data[0]["image"].shape, data[0]["label"]
         ((32, 32, 3), 3)
+        >>> street = [{"image": np.zeros((40, 60, 3), np.uint8), "mask": np.zeros((40, 60), np.uint8)}]
+        >>> AugmentedImageDatastore((32, 32), street, mode="letterbox", masks=["mask"])[0]["mask"][:, 0].tolist()[:7]
+        [255, 255, 255, 255, 255, 0, 0]
     """
 
     def __init__(
@@ -78,6 +97,11 @@ class AugmentedImageDatastore(Datastore):
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] | None = None,
         photometric: PixelOperation | Sequence[PixelOperation] | None = None,
+        masks: Sequence[str] = (),
+        images: Sequence[str] = (),
+        boxes: Sequence[str] = (),
+        keypoints: Sequence[str] = (),
+        mask_fill: int = 255,
     ) -> None:
         if augment is not None and not isinstance(augment, ImageAugmenter):
             raise ConfigError(f"augment must be an ImageAugmenter, got {augment!r}: colors belong to photometric=")
@@ -86,6 +110,13 @@ class AugmentedImageDatastore(Datastore):
         self.crop = _crop(mode, crop_scale, crop_ratio)
         self.color = color
         self.photometric = _operations(photometric)
+        self.joint = Joint.of(masks, images, boxes, keypoints, mask_fill)
+        self._pictures = ("image", *self.joint.images)
+        if self.joint.names and isinstance(self.source, ImageSource):
+            raise ConfigError(
+                f"{type(self.source).__name__} gives images and labels, and no fields {sorted(self.joint.names)}: "
+                "write a Datastore whose samples have them as arrays, for example by decode_mask()"
+            )
         self._decode = Decoder(color)
         self._size, self._channels = _output(output_size, color)
         fill = () if augment is None or isinstance(augment.fill_value, int) else augment.fill_value
@@ -110,7 +141,9 @@ class AugmentedImageDatastore(Datastore):
             raise IndexError(f"sample ids must be in 0 .. {len(self) - 1}, got {index}")
         ids = np.array([index], np.int64)
         sample = next(self._samples(ids, draw, Clock()))
-        sample["image"] = self._place(index, sample["image"], next(self._drawn(ids, draw)))
+        placement = self._placement(index, sample, next(self._drawn(ids, draw)))
+        for name in (*self._pictures, *self.joint.others):
+            sample[name] = self._moved(index, sample, name, placement)
         if self.photometric:
             sample["image"] = self._changed(np.array(sample["image"])[np.newaxis], ids, draw)[0]
         if isinstance(self.source, ImageSource):
@@ -128,9 +161,13 @@ class AugmentedImageDatastore(Datastore):
         if isinstance(self.source, ImageSource):
             others = [Field("label", (), "int64")] if self.source.has_labels else []
         else:
-            others = [field for field in self.source.schema().fields if field.name != "image"]
-        channels = self._channels or self.sample(0, Draw())["image"].shape[2]
-        return Schema((Field("image", (*self._size, channels), "uint8", is_image=True), *others))
+            others = [field for field in self.source.schema().fields if field.name not in self._pictures]
+        sample = self.sample(0, Draw()) if self._channels is None or self.joint.names else {}
+        channels = {name: sample[name].shape[2] if sample else self._channels or 0 for name in self._pictures}
+        pictures = (Field(name, (*self._size, channels[name]), "uint8", is_image=True) for name in self._pictures)
+        moved = Schema.of({name: sample[name] for name in self.joint.others}, self.locate(0)).fields
+        kept = (field for field in others if field.name not in self.joint.others)
+        return Schema((*pictures, *moved, *kept))
 
     def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
         """Write the samples ``ids`` into ``rows``; each image is resampled straight into its row.
@@ -142,11 +179,14 @@ class AugmentedImageDatastore(Datastore):
         clock.lap(Stage.AUGMENT)
         samples = self._samples(ids, draw, clock)
         for row, (index, sample, numbers) in enumerate(zip(ids.tolist(), samples, drawn, strict=True)):
+            placement = self._placement(index, sample, numbers)
             for name, column in rows.items():
-                if name == "image":
-                    self._place(index, sample[name], numbers, column[row])
-                else:
-                    self._put(sample, index, name, column, row)
+                if name in self._pictures:
+                    self._moved_picture(index, name, sample[name], placement, column[row])
+                    continue
+                if name in self.joint.others:
+                    sample[name] = self._moved(index, sample, name, placement)
+                self._put(sample, index, name, column, row)
             clock.lap(Stage.AUGMENT)
         if self.photometric and "image" in rows:
             rows["image"][:] = self._changed(rows["image"], ids, draw)
@@ -161,7 +201,7 @@ class AugmentedImageDatastore(Datastore):
     def fingerprint(self) -> str:
         """A digest of the source and all settings; functions among them count by module and name."""
         augment = None if self.augment is None else self.augment.settings
-        settings = (self._size, self._channels, self.crop, self.color, augment, self.photometric)
+        settings = (self._size, self._channels, self.crop, self.color, augment, self.photometric, self.joint)
         return fingerprint_of(type(self).__qualname__, self.source.fingerprint, *settings)
 
     def locate(self, index: int) -> str:
@@ -178,27 +218,31 @@ class AugmentedImageDatastore(Datastore):
                 clock.lap(Stage.DECODE)
                 yield {"image": image} if file.label is None else {"image": image, "label": file.label}
             return
-        for index in ids.tolist():
-            sample = dict(self.source.sample(index, draw))
+        for index, found in zip(ids.tolist(), self.source.sample_many(ids, draw), strict=True):
+            sample = dict(found)
             clock.lap(Stage.READ)
-            sample["image"] = self._pixels(sample, index)
+            for name in self._pictures:
+                sample[name] = self._pixels(sample, index, name)
             clock.lap(Stage.DECODE)
             yield sample
 
-    def _pixels(self, sample: Sample, index: int) -> Pixels:
-        if "image" not in sample:
-            raise FieldError(f'{self.locate(index)} has no field "image": it has {sorted(sample)}')
-        image = np.asarray(sample["image"])
+    def _pixels(self, sample: Sample, index: int, name: str) -> Pixels:
+        image = np.asarray(self._value(sample, index, name))
         image = image[:, :, np.newaxis] if image.ndim == 2 else image
         wanted = {"rgb": 3, "gray": 1}.get(self.color)
         if image.dtype != np.uint8 or image.ndim != 3 or (wanted is not None and image.shape[2] not in (1, 2, 3, 4)):
             raise ShapeError(
-                f"the image of {self.locate(index)} is {image.dtype} {image.shape}: it must be uint8 (H, W) or "
+                f"the {name} of {self.locate(index)} is {image.dtype} {image.shape}: it must be uint8 (H, W) or "
                 '(H, W, C), C = 1 to 4 (gray or color, with or without alpha) unless color="keep"'
             )
         if wanted in (None, image.shape[2]):
             return image
         return convert(Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image), self.color)
+
+    def _value(self, sample: Sample, index: int, name: str) -> object:
+        if name not in sample:
+            raise FieldError(f'{self.locate(index)} has no field "{name}": it has {sorted(sample)}')
+        return sample[name]
 
     def _drawn(self, ids: IntArray, draw: Draw) -> Iterator[_Drawn]:
         """Draw what all samples need at once: the crop's numbers and the movement of each."""
@@ -221,20 +265,38 @@ class AugmentedImageDatastore(Datastore):
         changed: Pixels = tensor.permute(0, 2, 3, 1).numpy()
         return changed
 
-    def _place(self, index: int, image: Pixels, drawn: _Drawn, out: Pixels | None = None) -> Pixels:
+    def _placement(self, index: int, sample: Sample, drawn: _Drawn) -> Placement:
         numbers, movement = drawn
-        size, channels = image.shape[:2], self._channels if out is None else out.shape[2]
-        if channels not in (None, image.shape[2]):
+        height, width = sample["image"].shape[:2]
+        try:
+            box = self.crop.box((height, width), self._size, numbers)
+        except ShapeError as error:
+            raise ShapeError(f"{self.locate(index)}: {error}") from error
+        return Placement((height, width), self._size, box, movement)
+
+    def _moved(self, index: int, sample: Sample, name: str, placement: Placement) -> NDArray[Any]:
+        """Return a field as the placement moves it."""
+        if name in self._pictures:
+            return self._moved_picture(index, name, sample[name], placement)
+        value = np.asarray(self._value(sample, index, name))
+        try:
+            return self.joint.moved(name, value, placement)
+        except ShapeError as error:
+            raise ShapeError(f"{self.locate(index)}: {error}") from error
+
+    def _moved_picture(
+        self, index: int, name: str, picture: Pixels, placement: Placement, out: Pixels | None = None
+    ) -> Pixels:
+        wanted = out.shape[2] if out is not None else self._channels if name == "image" else None
+        if wanted not in (None, picture.shape[2]):
             raise ShapeError(
-                f"{self.locate(index)} has {image.shape[2]} channels where {channels} are wanted: choose "
+                f"{self.locate(index)} has {picture.shape[2]} channels where {wanted} are wanted: choose "
                 'color="rgb" or "gray" to make all images alike'
             )
         try:
-            box = self.crop.box(size, self._size, numbers)
-            if isinstance(movement, tuple):
-                return cut(image, box, movement, self._size, self._fill, out)
-            matrix = window(box, self._size) @ about_centre(movement, size)
-            return resample(image, matrix, self._size, self._fill, out)
+            if picture.shape[:2] != placement.size:
+                raise ShapeError(different_size(name, picture, placement))
+            return placement.apply(picture, self._fill, out)
         except ShapeError as error:
             raise ShapeError(f"{self.locate(index)}: {error}") from error
 
@@ -274,7 +336,7 @@ def _crop(mode: str | Crop, scale: tuple[float, float] | None, ratio: tuple[floa
         raise ConfigError(f'crop_scale and crop_ratio belong to mode="random_resized_crop", not to mode={mode!r}')
     if not isinstance(mode, str):
         return mode
-    plain: dict[str, Crop] = {"resize": Resize(), "center_crop": CenterCrop(), "random_crop": RandomCrop()}
-    if mode not in plain:
+    plain: tuple[Crop, ...] = (Resize(), Letterbox(), CenterCrop(), RandomCrop())
+    if mode not in _MODES:
         raise ConfigError(f"mode must be one of {', '.join(map(repr, _MODES))}, or a crop, got {mode!r}")
-    return plain[mode]
+    return plain[_MODES.index(mode)]

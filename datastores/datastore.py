@@ -3,7 +3,6 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -117,15 +116,25 @@ class Datastore(ABC):
             FieldError: a sample lacks a field.
             ShapeError: a sample's field has another shape or a dtype that does not fit.
         """
-        plain = type(self).sample is Datastore.sample
-        with own_generators() if plain else nullcontext():
-            for row, index in enumerate(ids.tolist()):
-                if plain:  # what sample() does, with the generators given back once for all
-                    seed_generators(draw, index)
-                sample = self[index] if plain else self.sample(index, draw)
-                for name, column in rows.items():
-                    self._put(sample, index, name, column, row)
-                clock.lap(Stage.READ)
+        for row, (index, sample) in enumerate(zip(ids.tolist(), self.sample_many(ids, draw), strict=True)):
+            for name, column in rows.items():
+                self._put(sample, index, name, column, row)
+            clock.lap(Stage.READ)
+
+    def sample_many(self, ids: IntArray, draw: Draw) -> Iterator[Sample]:
+        """Make samples one after the other, each as ``sample`` makes it.
+
+        Args:
+            ids: int64 (n,), sample ids.
+            draw: the random world.
+        """
+        if type(self).sample is not Datastore.sample:
+            yield from (self.sample(index, draw) for index in ids.tolist())
+            return
+        with own_generators():  # given back once for all
+            for index in ids.tolist():
+                seed_generators(draw, index)
+                yield self[index]
 
     def _put(self, sample: Sample, index: int, name: str, column: NDArray[Any], row: int) -> None:
         if name not in sample:

@@ -15,6 +15,17 @@
 | truncated or damaged data | an error, also where a part could be read |
 | more pixels than ``max_pixels`` | an error, found in the header before anything is decoded |
 
+A label map has rules of its own (``decode_mask``), since its values are names and not brightnesses:
+
+| found | rule |
+|---|---|
+| PNG, TIFF, BMP, GIF | read; all else is an error, since it may hold other values than were stored |
+| palette | the indices; colors and transparency are ignored |
+| gray of 2, 4 or 8 bits | the stored values, so 0 .. 3, 0 .. 15 or 0 .. 255; 1 bit: 0 and 1 |
+| gray of 16 or 32 bits | all bits, as int32 |
+| colors, an alpha channel, floats | an error |
+| orientation, frames, limits, damaged data | as for images |
+
 JPEGs of the usual kinds are decoded by simplejpeg where it is installed (extra ``fast``), all else by Pillow. Both use
 libjpeg-turbo with the accurate DCT and smooth chroma upsampling, and their results are equal bit for bit.
 """
@@ -23,11 +34,12 @@ import io
 import struct
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +47,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ..errors import ConfigError, DecodeError
 
-__all__ = ["MAX_PIXELS", "Color", "Decoder", "Pixels", "convert", "decode"]
+__all__ = ["MAX_PIXELS", "Color", "Decoder", "Pixels", "convert", "decode", "decode_mask"]
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -92,6 +104,40 @@ def decode(
     """
     pixels = Decoder(color, apply_orientation=apply_orientation, max_pixels=max_pixels)(data, lambda: where)
     return np.require(pixels, requirements=("C", "W"))
+
+
+def decode_mask(
+    data: bytes, *, where: str, apply_orientation: bool = True, max_pixels: int = MAX_PIXELS
+) -> NDArray[Any]:
+    """Return the values of a label map's file, by the rules for label maps at the top of this page.
+
+    Args:
+        data: the whole file.
+        where: what an error shall call it: file, or shard and key.
+        apply_orientation: turn it as its EXIF block says.
+        max_pixels: largest width * height that is decoded.
+
+    Returns:
+        (H, W), writable and C-contiguous: uint8, or int32 where more than 8 bits are stored.
+
+    Raises:
+        DecodeError: the bytes are no label map that can be read, whatever the reason.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> mask = Image.new("P", (3, 2), 17)
+        >>> mask.putpalette([200, 0, 0] * 18)
+        >>> mask.save(file, "PNG")
+        >>> decode_mask(file.getvalue(), where="mask.png").tolist()
+        [[17, 17, 17], [17, 17, 17]]
+    """
+    try:
+        with _loaded(data, max_pixels) as image:
+            values, exif = _labels(image, data), _exif(image)
+    except Exception as error:  # Pillow's readers raise nearly every type there is
+        raise DecodeError(_complaint(data, error, where)) from error
+    turned = _TURNS[_orientation(exif)](values[:, :, np.newaxis]) if apply_orientation else values[:, :, np.newaxis]
+    return np.require(turned[:, :, 0], requirements=("C", "W"))
 
 
 class Decoder(threading.local):
@@ -158,19 +204,8 @@ class Decoder(threading.local):
         return pixels, header.exif
 
     def _any(self, data: bytes) -> tuple[Pixels, bytes]:
-        kind = next((name for at, magic, name in _SIGNATURES if data.startswith(magic, at)), None)
-        if kind is None:
-            raise DecodeError("no image format that is read here begins like this")
-        for load_readers in (Image.preinit, Image.init):  # the common ones, then all
-            if kind not in Image.OPEN:
-                load_readers()
-        if kind not in Image.OPEN:
-            raise DecodeError(f"this Pillow was built without {kind}: install a newer one, or convert the file")
-        with _SILENCE, Image.open(io.BytesIO(data), formats=(kind,)) as image:
-            _check_size(image.width, image.height, self.max_pixels)
-            image.load()
-            exif = image.info.get("exif")
-            return convert(image, self.color), exif if isinstance(exif, bytes) else b""  # a PNG's text may be called so
+        with _loaded(data, self.max_pixels) as image:
+            return convert(image, self.color), _exif(image)
 
     def _room(self, size: int) -> Pixels:
         if size > _KEPT_BYTES:
@@ -208,6 +243,19 @@ def convert(image: Image.Image, color: Color) -> Pixels:
     return pixels if mode == "RGB" else pixels[:, :, np.newaxis]
 
 
+def _labels(image: Image.Image, data: bytes) -> NDArray[Any]:
+    if image.format not in ("PNG", "TIFF", "BMP", "GIF"):
+        raise DecodeError(f"it is a {image.format} file, which need not keep label values: store label maps as PNG")
+    values = np.asarray(image)
+    if image.mode in ("1", "P", "L"):
+        bits = data[24] if image.format == "PNG" else getattr(image, "tag_v2", {}).get(_BITS_TAG, (8,))[0]
+        stretched = 255 // (2**bits - 1) if image.mode == "L" and bits in (2, 4) else 1  # Pillow makes white of 3 or 15
+        return values.astype(np.uint8) // np.uint8(stretched)
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return values.astype(np.int32)
+    raise DecodeError(f"its pixels (Pillow mode {image.mode!r}) are no labels: a label map is gray or has a palette")
+
+
 def _upper_bits(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     upper = (values >> 8).astype(np.uint8)
@@ -219,6 +267,28 @@ def _upper_bits(image: Image.Image) -> Image.Image:
 
 def _decoder(color: Color, apply_orientation: bool, max_pixels: int) -> Decoder:
     return Decoder(color, apply_orientation=apply_orientation, max_pixels=max_pixels)
+
+
+@contextmanager
+def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """Decode an image with the one reader that its first bytes name."""
+    kind = next((name for at, magic, name in _SIGNATURES if data.startswith(magic, at)), None)
+    if kind is None:
+        raise DecodeError("no image format that is read here begins like this")
+    for load_readers in (Image.preinit, Image.init):  # the common ones, then all
+        if kind not in Image.OPEN:
+            load_readers()
+    if kind not in Image.OPEN:
+        raise DecodeError(f"this Pillow was built without {kind}: install a newer one, or convert the file")
+    with _SILENCE, Image.open(io.BytesIO(data), formats=(kind,)) as image:
+        _check_size(image.width, image.height, max_pixels)
+        image.load()
+        yield image
+
+
+def _exif(image: Image.Image) -> bytes:
+    exif = image.info.get("exif")
+    return exif if isinstance(exif, bytes) else b""  # a PNG's text may be called so
 
 
 @cache
@@ -335,7 +405,7 @@ def _orientation(exif: bytes) -> int:
 
 
 #: Numbers of the TIFF specification, revision 6.0.
-_ORIENTATION_TAG, _SHORT, _LONG = 0x0112, 3, 4
+_ORIENTATION_TAG, _BITS_TAG, _SHORT, _LONG = 0x0112, 0x0102, 3, 4
 
 #: Orientation -> the view that shows the image upright.
 _TURNS: dict[int, Callable[[Pixels], Pixels]] = {

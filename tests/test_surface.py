@@ -33,6 +33,7 @@ PUBLIC = {
         "OnError",
         "Plan",
         "ShardDatastore",
+        "decode_mask",
     ],
     "headrace.train": ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"],
 }

@@ -7,11 +7,11 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import MissingDataError
 from .progress import Progress
+from .source import open_images
 
 if TYPE_CHECKING:
-    from ..datastores import ImageDatastore, Loader, ShardDatastore
+    from ..datastores import Loader
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--mode",
-        choices=["resize", "center_crop", "random_crop", "random_resized_crop"],
+        choices=["resize", "letterbox", "center_crop", "random_crop", "random_resized_crop"],
         default="random_resized_crop",
         help="how images get that size (default: random_resized_crop); they are mirrored at random too",
     )
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     from ..datastores import AugmentedImageDatastore, Loader
 
     size, flip = (options.size, options.size), ImageAugmenter(x_reflection=True)
-    data = AugmentedImageDatastore(size, _source(options.location), mode=options.mode, augment=flip)
+    data = AugmentedImageDatastore(size, open_images(options.location), mode=options.mode, augment=flip)
     batch = min(options.batch, len(data))
     with Loader(data, batch, workers=options.workers) as loader:
         first = _measure(loader, options)
@@ -86,15 +86,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(f"{len(data)} images, batches of {batch}; the first one after {first:.2f} s\n{report}")
     return 0
-
-
-def _source(location: str) -> "ImageDatastore | ShardDatastore":
-    from ..datastores import ImageDatastore, ShardDatastore
-
-    try:
-        return ShardDatastore(location)
-    except MissingDataError:
-        return ImageDatastore(location)  # which says what is missing if it finds nothing either
 
 
 def _measure(loader: "Loader", options: argparse.Namespace) -> float:

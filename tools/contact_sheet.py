@@ -7,13 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ShapeError
 
-__all__ = ["Column", "contact_sheet"]
+__all__ = ["Column", "contact_sheet", "overlaid"]
 
-_PAPER, _INK, _FAINT = (250, 250, 248), (40, 40, 44), (130, 130, 136)
-_GAP = 6
-_LINE = 16
+_PAPER, _INK, _FAINT, _RULE = (250, 250, 248), (40, 40, 44), (130, 130, 136), (222, 222, 218)
+
+#: Colors of labels 1, 2, 3 ...: strong ones that differ in brightness too; label 0 is background and stays bare.
+_LABEL_COLORS = np.array(
+    [(230, 85, 60), (50, 120, 200), (90, 170, 80), (240, 180, 40), (150, 90, 180), (40, 180, 180), (230, 120, 180),
+     (120, 95, 70)],
+    np.float64,
+)  # fmt: skip
+_STRENGTH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +30,48 @@ class Column:
         title: written above it, for example its label.
         original: uint8 (H, W, C) with 1 or 3 channels, as stored.
         draws: uint8 (h, w, C) each, as the model sees it.
+        subtitle: a second, fainter line, for example its key; of a long one the end is shown.
     """
 
     title: str
     original: NDArray[np.uint8]
     draws: Sequence[NDArray[np.uint8]]
+    subtitle: str = ""
 
 
-def contact_sheet(columns: Sequence[Column], *, tile: int = 112, caption: str = "") -> Image.Image:
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Measures in pixels; the first row of a band holds the originals, and a wider gap lies below it."""
+
+    tile: int
+    heights: tuple[int, ...]  # of the tallest picture in each row
+    font: ImageFont.ImageFont | ImageFont.FreeTypeFont
+    line: int
+    titles: int  # lines above the originals
+
+    @property
+    def gap(self) -> int:
+        return max(6, self.tile // 20)
+
+    @property
+    def margin(self) -> int:
+        return 4 * self.line
+
+    @property
+    def band(self) -> int:
+        return self.row_top(len(self.heights)) + 2 * self.gap
+
+    def row_top(self, row: int) -> int:
+        above = sum(self.heights[:row]) + row * self.gap
+        return self.titles * self.line + self.gap + above + (2 * self.gap if row else 0)
+
+    def column_left(self, number: int) -> int:
+        return self.margin + number * (self.tile + self.gap)
+
+
+def contact_sheet(
+    columns: Sequence[Column], *, tile: int = 112, caption: str = "", per_band: int | None = None
+) -> Image.Image:
     """Lay out samples side by side, each with its original on top and its draws below.
 
     Args:
@@ -39,6 +79,7 @@ def contact_sheet(columns: Sequence[Column], *, tile: int = 112, caption: str = 
         tile: pixels of the square that each picture is fitted into; small pictures are enlarged without smoothing, so
             that each of their pixels can be seen.
         caption: one line below everything.
+        per_band: how many columns stand side by side before a new band begins below; all by default.
 
     Returns:
         An RGB image.
@@ -49,31 +90,86 @@ def contact_sheet(columns: Sequence[Column], *, tile: int = 112, caption: str = 
     rows = {len(column.draws) for column in columns}
     if len(rows) != 1:
         raise ConfigError(f"a contact sheet needs columns with equally many draws, got {sorted(rows) or 'no columns'}")
-    step = tile + _GAP
-    margin = 8 * _LINE // 2
-    size = (margin + len(columns) * step + _GAP, _LINE + _GAP + (1 + rows.pop()) * step + 2 * _GAP + _LINE)
+    font_size = max(11, tile // 13)
+    titles = 2 if any(column.subtitle for column in columns) else 1
+    heights = tuple(max(_fitted_size(p, tile)[1] for p in row) for row in zip(*map(_pictures, columns), strict=True))
+    layout = _Layout(tile, heights, ImageFont.load_default(font_size), font_size * 3 // 2, titles)
+    wide = min(per_band or len(columns), len(columns))
+    bands = [columns[first : first + wide] for first in range(0, len(columns), wide)]
+    size = (layout.column_left(wide) + layout.gap, layout.gap + len(bands) * layout.band + 2 * layout.line)
     sheet = Image.new("RGB", size, _PAPER)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
-    for number, column in enumerate(columns):
-        left = margin + number * step
-        pen.text((left + tile // 2, _GAP), _shortened(column.title, tile, pen, font), _INK, font, anchor="ma")
-        for row, picture in enumerate((column.original, *column.draws)):
-            top = _LINE + _GAP + row * step + (2 * _GAP if row else 0)  # a wider gap below the originals
-            fitted = _fitted(picture, tile)
-            sheet.paste(fitted, (left + (tile - fitted.width) // 2, top + (tile - fitted.height) // 2))
-    for row in range(1 + len(columns[0].draws)):
-        top = _LINE + _GAP + row * step + (2 * _GAP if row else 0)
-        name = "original" if row == 0 else f"draw {row}"
-        pen.text((margin - _GAP, top + tile // 2), name, _FAINT, font, anchor="rm")
-    pen.text((margin, size[1] - _LINE), caption, _FAINT, font)
+    pen = ImageDraw.Draw(sheet)
+    for number, band in enumerate(bands):
+        top = layout.gap + number * layout.band
+        if number:
+            pen.line((layout.gap, top - layout.gap, size[0] - layout.gap, top - layout.gap), _RULE)
+        _draw_band(sheet, pen, band, top, layout)
+    pen.text((layout.margin, size[1] - layout.line * 3 // 2), caption, _FAINT, layout.font)
     return sheet
+
+
+def _draw_band(
+    sheet: Image.Image, pen: ImageDraw.ImageDraw, columns: Sequence[Column], band_top: int, layout: _Layout
+) -> None:
+    tile, font = layout.tile, layout.font
+    for number, column in enumerate(columns):
+        left = layout.column_left(number)
+        middle = left + tile // 2
+        pen.text((middle, band_top), _shortened(column.title, tile, pen, font), _INK, font, anchor="ma")
+        subtitle = _shortened(column.subtitle[::-1], tile, pen, font)[::-1]  # keys differ in their ends
+        pen.text((middle, band_top + layout.line), subtitle, _FAINT, font, anchor="ma")
+        for row, picture in enumerate(_pictures(column)):
+            fitted = _fitted(picture, tile)
+            below = (layout.heights[row] - fitted.height) // 2
+            sheet.paste(fitted, (left + (tile - fitted.width) // 2, band_top + layout.row_top(row) + below))
+    for row, height in enumerate(layout.heights):
+        name = "original" if row == 0 else f"draw {row}"
+        place = (layout.margin - layout.gap, band_top + layout.row_top(row) + height // 2)
+        pen.text(place, name, _FAINT, font, anchor="rm")
+
+
+def overlaid(picture: NDArray[np.uint8], mask: NDArray[np.integer], ignored: int = 255) -> NDArray[np.uint8]:
+    """Return a picture with its label map laid over it, a color per label.
+
+    Args:
+        picture: uint8 (H, W, C) with 1 or 3 channels.
+        mask: whole numbers (H, W): 0 is background and stays as it is; colors repeat after 8 labels.
+        ignored: a label that stays as it is too.
+
+    Returns:
+        uint8 (H, W, 3).
+
+    Raises:
+        ShapeError: a mask of another size.
+
+    Example:
+        >>> overlaid(np.zeros((1, 2, 1), np.uint8), np.array([[0, 1]])).tolist()
+        [[[0, 0, 0], [115, 42, 30]]]
+    """
+    if mask.shape != picture.shape[:2]:
+        raise ShapeError(f"a mask {mask.shape} cannot be laid over a picture {picture.shape}: it needs the same size")
+    colored = np.broadcast_to(picture, (*mask.shape, 3)).astype(np.float64)
+    marked = (mask != 0) & (mask != ignored)
+    colors = _LABEL_COLORS[(mask[marked].astype(np.int64) - 1) % len(_LABEL_COLORS)]
+    colored[marked] += _STRENGTH * (colors - colored[marked])
+    return colored.astype(np.uint8)
+
+
+def _pictures(column: Column) -> tuple[NDArray[np.uint8], ...]:
+    return (column.original, *column.draws)
+
+
+def _fitted_size(picture: NDArray[np.uint8], tile: int) -> tuple[int, int]:
+    """Return width and height of a picture in a tile."""
+    height, width = picture.shape[:2]
+    scale = tile / max(height, width)
+    return max(1, round(width * scale)), max(1, round(height * scale))
 
 
 def _fitted(picture: NDArray[np.uint8], tile: int) -> Image.Image:
     image = Image.fromarray(picture.squeeze(2) if picture.shape[2] == 1 else picture).convert("RGB")
-    scale = tile / max(image.size)
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
+    enlarged = tile > max(image.size)
+    return image.resize(_fitted_size(picture, tile), Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS)
 
 
 def _shortened(

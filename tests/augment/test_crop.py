@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torchvision.transforms import v2
 
-from headrace.augment.crop import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+from headrace.augment.crop import CenterCrop, Letterbox, RandomCrop, RandomResizedCrop, Resize
 from headrace.augment.random import Draw, Purpose
 from headrace.errors import ConfigError, ShapeError
 
@@ -32,6 +32,23 @@ def test_resize_takes_the_whole_image() -> None:
 )
 def test_center_crop(size, output, box) -> None:
     assert CenterCrop().box(size, output, []) == box
+
+
+@given(SIZES, SIZES, st.integers(1, 500), st.integers(1, 500))
+def test_letterbox_shows_the_whole_image_in_its_own_shape_in_the_middle(height, width, out_height, out_width) -> None:
+    left, top, right, bottom = Letterbox().box((height, width), (out_height, out_width), [])
+    x_unit, y_unit = (right - left) / out_width, (bottom - top) / out_height
+    inner = np.array([height / y_unit, width / x_unit])
+    assert np.allclose(inner, inner.round(), atol=1e-6), "edges lie between pixels"
+    assert (inner.round() <= (out_height, out_width)).all()
+    assert out_height - inner[0] < 0.501 or out_width - inner[1] < 0.501, "as large as fits"
+    scale = min(out_height / height, out_width / width)
+    assert (np.abs(inner - np.maximum(1, (scale * height, scale * width))) < 0.501).all(), "in its own shape"
+    before, after = (
+        np.array([-top / y_unit, -left / x_unit]),
+        np.array([(bottom - height) / y_unit, (right - width) / x_unit]),
+    )
+    assert ((after - before > -1e-6) & (after - before < 1 + 1e-6)).all(), "in the middle"
 
 
 def test_random_crop_takes_every_place_equally_often() -> None:

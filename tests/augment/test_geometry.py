@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from headrace.augment.geometry import (
     about_centre,
+    mapped_boxes,
+    mapped_points,
     reflections,
     rotations,
     scalings,
@@ -106,3 +108,23 @@ def test_window_maps_edges_to_edges(left, top, wide, high, width, height) -> Non
 def test_window_of_a_whole_image_by_hand() -> None:
     assert window((0, 0, 4, 2), (1, 2)).tolist() == [[0.5, 0, -0.25], [0, 0.5, -0.25], [0, 0, 1]]
     assert np.array_equal(window((0, 0, 7, 5), (5, 7)), np.eye(3))
+
+
+def test_points_and_boxes_are_measured_between_edges() -> None:
+    mirrored = about_centre(reflections(np.array([True]), np.array([False]))[0], (10, 20))
+    assert mapped_points(mirrored, np.array([[0.0, 0.0], [20.0, 10.0], [0.5, 3.0]])).tolist() == [
+        [20.0, 0.0],
+        [0.0, 10.0],
+        [19.5, 3.0],
+    ]
+    turned = about_centre(rotations(np.array([90.0]))[0], (20, 20))
+    boxes = np.array([[1.0, 2.0, 4.0, 8.0], [4.0, 8.0, 1.0, 2.0], [-9.0, 2.0, -4.0, 8.0], [0.0, 0.0, 99.0, 99.0]])
+    found = mapped_boxes(turned, boxes, (20, 20))
+    assert found.tolist() == [[2, 16, 8, 19], [2, 16, 8, 19], [2, 20, 8, 20], [0, 0, 20, 20]]
+
+
+def test_padding_stays_padding_and_nothing_stays_nothing() -> None:
+    assert np.isnan(mapped_boxes(np.eye(3), np.full((2, 4), np.nan), (5, 5))).all()
+    assert np.isnan(mapped_points(np.eye(3), np.full((2, 2), np.nan))).all()
+    assert mapped_boxes(np.eye(3), np.zeros((0, 4)), (5, 5)).shape == (0, 4)
+    assert mapped_points(np.eye(3), np.zeros((3, 0, 2))).shape == (3, 0, 2)

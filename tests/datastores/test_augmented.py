@@ -76,7 +76,7 @@ def test_each_row_is_decoded_moved_and_cut_by_one_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    "mode", ["resize", "center_crop", "random_crop", "random_resized_crop", RandomResizedCrop((0.5, 1))]
+    "mode", ["resize", "letterbox", "center_crop", "random_crop", "random_resized_crop", RandomResizedCrop((0.5, 1))]
 )
 @pytest.mark.parametrize("color", ["rgb", "gray", "keep"])
 @pytest.mark.parametrize("augment", [None, MOVING])
@@ -159,6 +159,11 @@ def test_modes_cut_what_they_say() -> None:
     assert np.array_equal(AugmentedImageDatastore((60, 80), source)[0]["image"], image)
     center = AugmentedImageDatastore((40, 40), source, mode="center_crop")[0]["image"]
     assert np.array_equal(center, image[10:50, 20:60])
+    boxed = AugmentedImageDatastore((40, 40), source, mode="letterbox", augment=ImageAugmenter(fill_value=7))[0][
+        "image"
+    ]
+    inner = AugmentedImageDatastore((30, 40), source)[0]["image"]
+    assert np.array_equal(boxed, np.pad(inner, ((5, 5), (0, 0), (0, 0)), constant_values=7))
     random = AugmentedImageDatastore((40, 40), source, mode="random_crop")
     places = set()
     for epoch in range(30):
@@ -313,7 +318,7 @@ PHOTOS_AS_DICTS = [{"image": image} for image in PHOTOS]
         ((3, 8, 8), {}, "asks for 8 channels, but color='rgb' gives 3"),
         ((8, 8, 3), {"color": "gray"}, "asks for 3 channels, but color='gray' gives 1"),
         ((8, 8), {"color": "bgr"}, "color must be one of"),
-        ((8, 8), {"mode": "centercrop"}, "mode must be one of 'resize', 'center_crop'"),
+        ((8, 8), {"mode": "centercrop"}, "mode must be one of 'resize', 'letterbox', 'center_crop'"),
         ((8, 8), {"crop_scale": (0.5, 1)}, "crop_scale and crop_ratio belong to mode=.random_resized_crop"),
         ((8, 8), {"mode": RandomResizedCrop(), "crop_ratio": (1, 1)}, "crop_scale and crop_ratio belong to"),
         ((8, 8), {"mode": "random_resized_crop", "crop_scale": (0, 1)}, "scale of a random resized crop must be"),

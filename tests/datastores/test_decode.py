@@ -1,5 +1,6 @@
 """One rule for every kind of image file, and one error for everything else."""
 
+import contextlib
 import copy
 import io
 import multiprocessing
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from pictures import encode, exif, photo, with_exif
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin, features
 
-from headrace.datastores.decode import MAX_PIXELS, Decoder, decode
+from headrace.datastores.decode import MAX_PIXELS, Decoder, decode, decode_mask
 from headrace.errors import ConfigError, DecodeError
 
 PHOTO = photo(37, 53)
@@ -506,3 +507,91 @@ def test_settings_that_cannot_work_are_refused() -> None:
         decode(FILES["PNG"], where="", color="bgr")
     with pytest.raises(ConfigError, match="max_pixels must be at least 1, got 0"):
         Decoder(max_pixels=0)
+
+
+# --- label maps ------------------------------------------------------------------------------------------------------
+
+INDICES = np.random.default_rng(0).integers(0, 16, (9, 14), np.uint8)
+
+
+def palette_image(indices: np.ndarray, transparency: bool = False) -> Image.Image:
+    image = Image.fromarray(indices).convert("P")
+    image.putdata(indices.ravel().tolist())
+    image.putpalette(np.random.default_rng(1).integers(0, 256, 768).tolist())
+    if transparency:
+        image.info["transparency"] = bytes(range(16))
+    return image
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "BMP", "GIF"])
+@pytest.mark.parametrize("high", [2, 4, 16, 256])
+def test_palette_masks_keep_their_indices(kind, high) -> None:
+    indices = np.random.default_rng(high).integers(0, high, (9, 14), np.uint8)
+    file = io.BytesIO()
+    palette_image(indices).save(file, kind, **({"optimize": False} if kind == "GIF" else {}))
+    mask = decode_mask(file.getvalue(), where="")
+    assert (mask.dtype, mask.flags.carray) == (np.uint8, True)
+    assert np.array_equal(mask, indices)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+@pytest.mark.parametrize("color_type", [0, 3])
+def test_png_masks_of_any_depth_keep_their_values(depth, color_type) -> None:
+    values = (np.arange(64) * 5 % 2**depth).astype(np.uint8).reshape(4, 16)
+    bits = np.unpackbits(values[..., np.newaxis], axis=2)[..., 8 - depth :]
+    rows = np.packbits(bits.reshape(4, -1), axis=1)
+    header = struct.pack(">IIBBBBB", 16, 4, depth, color_type, 0, 0, 0)
+    palette = [(b"PLTE", bytes(range(3 * 2**depth))) if depth < 8 else (b"PLTE", bytes(768))] if color_type else []
+    data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    chunks = [(b"IHDR", header), *palette, (b"IDAT", data), (b"IEND", b"")]
+    file = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    )
+    assert np.array_equal(decode_mask(file, where=""), values)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_wide_masks_keep_all_bits(kind) -> None:
+    values = np.random.default_rng(0).integers(0, 65536, (5, 6), np.uint16)
+    mask = decode_mask(encode(Image.fromarray(values), kind), where="")
+    assert mask.dtype == np.int32
+    assert np.array_equal(mask, values)
+    wide = np.array([[0, -1, 2**31 - 1]], np.int32)
+    assert np.array_equal(decode_mask(encode(Image.fromarray(wide), "TIFF"), where=""), wide)
+
+
+def test_transparency_changes_no_label_and_orientation_is_applied() -> None:
+    assert np.array_equal(decode_mask(encode(palette_image(INDICES, transparency=True)), where=""), INDICES)
+    turned = encode(palette_image(INDICES), exif=exif(6))
+    assert np.array_equal(decode_mask(turned, where=""), np.rot90(INDICES, -1))
+    assert np.array_equal(decode_mask(turned, where="", apply_orientation=False), INDICES)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (encode(PHOTO), "no labels: a label map is gray or has a palette"),
+        (encode(np.dstack((INDICES, INDICES))), "no labels"),
+        (encode(INDICES, "JPEG"), "a JPEG file, which need not keep label values: store label maps as PNG"),
+        (encode(INDICES, "WEBP"), "a WEBP file, which need not"),
+        (encode(INDICES, "PPM"), "a PPM file, which need not"),
+        (encode(Image.fromarray(INDICES.astype(np.float32)), "TIFF"), "no labels"),
+        (encode(INDICES)[:60], "bytes, beginning with"),
+        (b"", "it is empty"),
+        (b"<html>", "it is HTML or XML"),
+    ],
+)
+def test_what_is_no_label_map_is_named(data, message) -> None:
+    with pytest.raises(DecodeError, match=f"mask 7 cannot be decoded: .*{message}"):
+        decode_mask(data, where="mask 7")
+
+
+def test_a_mask_has_a_limit_too() -> None:
+    with pytest.raises(DecodeError, match="more than max_pixels=125"):
+        decode_mask(encode(INDICES), where="", max_pixels=125)
+
+
+@given(st.binary(max_size=80), st.sampled_from([b"", encode(palette_image(INDICES)), encode(INDICES, "TIFF")]))
+def test_any_bytes_give_labels_or_the_packages_own_error(tail, head) -> None:
+    with contextlib.suppress(DecodeError):
+        assert decode_mask(head[: len(head) // 2] + tail, where="x").ndim == 2

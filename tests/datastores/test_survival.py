@@ -49,7 +49,7 @@ class Killer(threading.Thread):
 def test_a_hundred_random_kills_change_no_bit(tmp_path: Path) -> None:
     data = Slow(tmp_path, seconds=0.002, samples=2400)
     expected = digest(Loader(Noise(2400), 48, seed=3))
-    killer = Killer(tmp_path, kills=100, pause=0.02)
+    killer = Killer(tmp_path, kills=100, pause=0.05)
     with Loader(data, 48, seed=3, workers=3, start_method="fork") as loader:
         batches = iter(loader)
         first = digest([next(batches)])
@@ -63,7 +63,7 @@ def test_a_hundred_random_kills_change_no_bit(tmp_path: Path) -> None:
     assert first + rest == expected
     assert killer.killed == 100
     assert _workers() == []
-    assert more < 20
+    assert more < 60
 
 
 def _workers() -> list[psutil.Process]:

@@ -19,7 +19,7 @@ def headrace(*arguments: object, **options: object) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["build", "--help"], ["index", "-h"], ["inspect", "-h"]]
+    "arguments", [["--help"], ["--version"], ["build", "--help"], ["index", "-h"], ["inspect", "-h"], ["view", "-h"]]
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = (

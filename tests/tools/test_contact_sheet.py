@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from headrace.errors import ConfigError
-from headrace.tools.contact_sheet import Column, contact_sheet
+from headrace.errors import ConfigError, ShapeError
+from headrace.tools.contact_sheet import Column, contact_sheet, overlaid
 
 RED, GREEN = np.array([255, 0, 0], np.uint8), np.array([0, 255, 0], np.uint8)
 
@@ -31,3 +31,24 @@ def test_columns_must_agree(draws: list[int]) -> None:
     picture = np.zeros((2, 2, 3), np.uint8)
     with pytest.raises(ConfigError, match="equally many draws"):
         contact_sheet([Column("a", picture, [picture] * number) for number in draws])
+
+
+def test_long_sheets_go_on_in_bands_and_flat_pictures_take_no_more_room_than_they_need() -> None:
+    columns = [Column("t", np.full((2, 4, 3), RED), [np.full((2, 4, 3), GREEN)], "key")] * 5
+    wide = contact_sheet(columns, tile=40)
+    narrow = np.asarray(contact_sheet(columns, tile=40, per_band=2)).astype(int)
+    assert narrow.shape[1] < wide.width
+    assert ((narrow == RED).all(2)).sum() == 5 * 40 * 20
+    rows = np.flatnonzero((narrow == RED).all(2).any(1))
+    assert (np.diff(rows) > 1).sum() == 2, "three bands"
+    tall = contact_sheet([Column("t", np.full((4, 4, 3), RED), [np.full((4, 4, 3), GREEN)], "key")], tile=40)
+    assert tall.height - wide.height == 40
+
+
+def test_labels_are_laid_over_and_background_and_ignored_stay() -> None:
+    picture = np.full((1, 4, 1), 100, np.uint8)
+    found = overlaid(picture, np.array([[0, 1, 9, 255]]))
+    assert found[0, 0].tolist() == found[0, 3].tolist() == [100, 100, 100]
+    assert found[0, 1].tolist() == found[0, 2].tolist() == [165, 92, 80]
+    with pytest.raises(ShapeError, match="needs the same size"):
+        overlaid(picture, np.zeros((2, 2), np.uint8))

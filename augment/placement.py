@@ -1,0 +1,63 @@
+"""Where a sample's picture goes: drawn once, applied to its image, its label maps and its coordinates alike."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .geometry import Box, FloatArray, about_centre, reflections, window
+from .resample import Fill, Interpolation, cut, resample
+
+__all__ = ["Placement"]
+
+_Value = TypeVar("_Value", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The way from one image to the output: moved about its centre, cut, and scaled.
+
+    Args:
+        size: height and width of the image.
+        output: height and width of the output.
+        box: the rectangle of the moved image that fills the output.
+        movement: what happens about the centre: a matrix (3, 3), or, where nothing needs to be interpolated, whether
+            the image is mirrored top to bottom, and left to right.
+
+    Example:
+        >>> placement = Placement((4, 4), (2, 2), (0, 0, 2, 2), (False, True))
+        >>> placement.apply(np.arange(16, dtype=np.uint8).reshape(4, 4, 1))[..., 0].tolist()
+        [[3, 2], [7, 6]]
+        >>> placement.matrix.tolist()
+        [[-1.0, 0.0, 3.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+
+    size: tuple[int, int]
+    output: tuple[int, int]
+    box: Box
+    movement: FloatArray | tuple[bool, bool]
+
+    @property
+    def matrix(self) -> FloatArray:
+        """The same as one forward map in pixel coordinates: float64 (3, 3)."""
+        movement = self.movement
+        if isinstance(movement, tuple):
+            movement = reflections(np.array([movement[1]]), np.array([movement[0]]))[0]
+        return window(self.box, self.output) @ about_centre(movement, self.size)
+
+    def apply(
+        self,
+        image: NDArray[_Value],
+        fill: Fill = 0,
+        out: NDArray[_Value] | None = None,
+        interpolation: Interpolation = "bilinear",
+    ) -> NDArray[_Value]:
+        """Return what becomes of an image (H, W, C) of this size; ``headrace.augment.resample`` describes the rest.
+
+        Raises:
+            ShapeError: shapes or dtypes that do not fit together.
+        """
+        if isinstance(self.movement, tuple):
+            return cut(image, self.box, self.movement, self.output, fill, out, interpolation)
+        return resample(image, self.matrix, self.output, fill, out, interpolation)

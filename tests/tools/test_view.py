@@ -1,0 +1,156 @@
+"""headrace view: what a model would see, on one sheet."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import photo
+from PIL import Image
+
+from headrace.augment import Draw, ImageAugmenter
+from headrace.datastores import AugmentedImageDatastore, ImageDatastore
+from headrace.errors import ConfigError
+from headrace.tools.cli import main
+from headrace.tools.view import parse_augmenter, preview, spread
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for number in range(12):
+        path = folder / "images" / ["cat", "dog"][number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo(60, 80, number)).save(path)
+    assert main(["build", str(folder / "images"), str(folder / "shards"), "--quiet"]) == 0
+    return folder
+
+
+def shows(sheet: Image.Image, picture: np.ndarray) -> bool:
+    """Say whether a picture is somewhere on the sheet, pixel by pixel."""
+    pixels = np.asarray(sheet)
+    height, width = picture.shape[:2]
+    starts = np.argwhere((pixels[: -height + 1, : -width + 1] == picture[0, 0]).all(2))
+    return any(np.array_equal(pixels[y : y + height, x : x + width], picture) for y, x in starts)
+
+
+def test_a_sheet_shows_exactly_what_training_would_see(pictures: Path) -> None:
+    augment = ImageAugmenter(rotation=(-20, 20))
+    data = AugmentedImageDatastore((168, 168), ImageDatastore(pictures / "images"), augment=augment)
+    sheet = preview(data, [3, 7], draws=2, seed=5, epoch=4)
+    for index in (3, 7):
+        for epoch in (4, 5):
+            assert shows(sheet, data.sample(index, Draw(5, epoch))["image"])
+    assert not shows(sheet, data.sample(3, Draw(5, 6))["image"])
+    small = AugmentedImageDatastore((168, 168), ImageDatastore(pictures / "images"))
+    original = Image.fromarray(small.source[3]["image"]).resize((168, 126), Image.Resampling.NEAREST)
+    assert shows(sheet, np.asarray(original))
+
+
+@pytest.mark.parametrize("what", ["images", "shards"])
+@pytest.mark.parametrize("name", ["sheet.png", "sheet.JPG", "sheet.webp"])
+def test_folders_and_shards_become_sheets(
+    pictures: Path, what: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--augment", "rotation=-10:10,x_reflection", "--size", "40x60", "--mode", "letterbox", "--epoch", "3"]
+    assert main(["view", str(pictures / what), "-o", str(tmp_path / name), *words, "--draws", "2"]) == 0
+    with Image.open(tmp_path / name) as sheet:
+        assert (sheet.format, sheet.mode) == ({"g": "PNG", "G": "JPEG", "p": "WEBP"}[name[-1]], "RGB")
+        assert sheet.width > 8 * 168
+        assert f"8 of 12 images, {sheet.width} x {sheet.height} pixels" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == [name], "no temporary file stays"
+
+
+def test_which_samples(pictures: Path, tmp_path: Path) -> None:
+    sizes = []
+    for words in (["--ids", "3,5"], ["--samples", "2"], ["--samples", "999"]):
+        path = tmp_path / "sheet.png"
+        assert main(["view", str(pictures / "shards"), "-o", str(path), *words]) == 0
+        with Image.open(path) as sheet:
+            sizes.append(sheet.size)
+    assert sizes[0] == sizes[1]
+    assert sizes[2][1] > 1.8 * sizes[0][1], "12 samples: two bands"
+    assert spread(12, 5) == [0, 2, 4, 7, 9]
+    assert spread(0, 5) == []
+
+
+def test_label_maps_are_laid_over() -> None:
+    mask = np.zeros((60, 80), np.uint8)
+    mask[:, :40] = 1
+    samples = [{"image": np.full((60, 80), 100, np.uint8), "mask": mask, "label": 3}]
+    sheet = np.asarray(preview(AugmentedImageDatastore((80, 80), samples, masks=["mask"]), draws=1, tile=80))
+    assert (sheet == (165, 92, 80)).all(2).sum() == 40 * 60 + 40 * 80
+    assert (sheet == 100).all(2).sum() >= 40 * 60 + 40 * 80
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x_reflection", ImageAugmenter(x_reflection=True)),
+        ("x_reflection=0.25, y_reflection", ImageAugmenter(x_reflection=0.25, y_reflection=True)),
+        ("rotation=-10:10,scale=.9:1.1", ImageAugmenter(rotation=(-10, 10), scale=(0.9, 1.1))),
+        ("rotation=5,fill_value=128", ImageAugmenter(rotation=5, fill_value=128)),
+        ("fill_value=1/2/3,x_shear=-3.5", ImageAugmenter(fill_value=(1, 2, 3), x_shear=-3.5)),
+    ],
+)
+def test_an_augmenter_as_text(text: str, expected: ImageAugmenter) -> None:
+    assert parse_augmenter(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is no setting of ImageAugmenter: it has fill_value, x_reflection"),
+        ("rotate=5", "'rotate' is no setting of ImageAugmenter"),
+        ("rotation", "rotation='' is not understood: write rotation=5 or rotation=-5:5"),
+        ("rotation=5deg", "rotation='5deg' is not understood"),
+        ("rotation=1:2:3", "is not understood"),
+        ("rotation=nan", "is not understood"),
+        ("rotation=5,rotation=6", "rotation is given twice"),
+        ("rotation=5:-5", "rotation must be a number, a range"),
+        ("scale=0", "scale must lie between 0 and inf"),
+        ("fill_value=0:9", "write whole numbers: fill_value=128"),
+        ("fill_value=300", "fill_value must be a whole number in 0 .. 255"),
+        ("x_reflection=2", "x_reflection must be True, False or a probability"),
+    ],
+)
+def test_augmenters_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_augmenter(text)
+    assert message in str(caught.value)
+
+
+def test_samples_that_do_not_exist_are_named(pictures: Path) -> None:
+    data = AugmentedImageDatastore((8, 8), ImageDatastore(pictures / "images"))
+    with pytest.raises(ConfigError, match=r"cannot show 3 draws of samples \[12, -1\]: there are samples 0 \.\. 11"):
+        preview(data, [3, 12, -1])
+    with pytest.raises(ConfigError, match="0 draws"):
+        preview(data, [3], draws=0)
+    with pytest.raises(ConfigError, match="cannot show"):
+        preview(data, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["-o", "x.png", "--augment", "rotat=3"], 2, "argument --augment: 'rotat' is no setting"),
+        (["-o", "x.gif"], 2, "'x.gif' must end in .png, .jpg"),
+        (["-o", "x.png", "--size", "0x9"], 2, "is no size: write 224 or 224x320"),
+        (["-o", "x.png", "--ids", "a"], 2, "is no list of sample ids"),
+        (["-o", "x.png", "--ids", "1", "--samples", "2"], 2, "not allowed with"),
+        (["-o", "x.png", "--draws", "0"], 2, "is no whole number in 1"),
+        (["-o", "x.png", "--epoch", "-1"], 2, "epoch"),
+        ([], 2, "required: -o"),
+        (["-o", "x.png", "--ids", "99"], 1, "headrace view: cannot show 3 draws of samples [99]"),
+        (["-o", "x.png", "--mode", "random_crop"], 1, "does not fit into an image of 60 x 80"),
+        (["-o", "absent/x.png"], 1, "check the path"),
+    ],
+)
+def test_wrong_words_say_why(pictures: Path, tmp_path: Path, words: list[str], code: int, message: str) -> None:
+    command = [sys.executable, "-m", "headrace.tools.cli", "view", str(pictures / "shards"), *words]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert found.returncode == code, found.stderr
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,250 @@
+"""``headrace view``: a contact sheet, originals above what a model sees of them in the epochs to come."""
+
+import argparse
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, HeadraceError
+from .source import open_images
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    from ..augment import ImageAugmenter
+    from ..datastores import AugmentedImageDatastore
+
+__all__ = ["add_arguments", "parse_augmenter", "preview", "run"]
+
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)"
+_PER_BAND = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("location", metavar="URL", help="shards, or a folder of images")
+    parser.add_argument(
+        "-o", "--output", type=_picture, required=True, metavar="FILE", help="where to: .png, .jpg or .webp"
+    )
+    parser.add_argument(
+        "--augment",
+        type=_augmenter,
+        metavar="SPEC",
+        help="settings of ImageAugmenter, separated by commas, a range as LO:HI: "
+        "rotation=-10:10,x_reflection,scale=0.9:1.1,fill_value=128 (a color is 124/116/104)",
+    )
+    parser.add_argument("--size", type=_size, default=(224, 224), metavar="HxW", help="output size (default: 224x224)")
+    parser.add_argument(
+        "--mode",
+        choices=["resize", "letterbox", "center_crop", "random_crop", "random_resized_crop"],
+        default="resize",
+        help="how images get that size (default: resize)",
+    )
+    parser.add_argument("--seed", type=_natural, default=0, metavar="S", help="of the run that is shown (default: 0)")
+    parser.add_argument("--epoch", type=_natural, default=0, metavar="E", help="of the first draw (default: 0)")
+    parser.add_argument(
+        "--draws", type=_count, default=3, metavar="N", help="draws per image, an epoch each (default: 3)"
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--ids", type=_ids, metavar="3,17,...", help="which samples")
+    which.add_argument("--samples", type=_count, default=8, metavar="N", help="so many, evenly spread (default: 8)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Draw the sheet and write it."""
+    from ..datastores import AugmentedImageDatastore
+    from ..datastores.storage import LocalStorage
+
+    source = open_images(options.location)
+    data = AugmentedImageDatastore(options.size, source, mode=options.mode, augment=options.augment)
+    ids = options.ids or spread(len(data), options.samples)
+    sheet = preview(data, ids, draws=options.draws, seed=options.seed, epoch=options.epoch)
+    file = io.BytesIO()
+    sheet.save(file, _FORMATS[options.output.suffix.lower()])
+    LocalStorage().write_atomic(str(options.output), file.getvalue())
+    print(f"{options.output}: {len(ids)} of {len(data)} images, {sheet.width} x {sheet.height} pixels")
+    return 0
+
+
+def preview(
+    data: "AugmentedImageDatastore",
+    ids: Sequence[int] | None = None,
+    *,
+    draws: int = 3,
+    seed: int = 0,
+    epoch: int = 0,
+    tile: int = 168,
+) -> "Image":
+    """Return a contact sheet of samples as training would see them; a notebook shows it.
+
+    Each column is a sample: its original, and below it what it looks like in ``draws`` epochs. Label maps that ``data``
+    moves along (``masks``) are laid over the pictures in colors.
+
+    Args:
+        data: images of one size, moved or not.
+        ids: sample ids; 8 of them, evenly spread, by default.
+        draws: epochs to show, at least 1.
+        seed: of the run that is shown.
+        epoch: the first epoch that is shown.
+        tile: pixels of the square that each picture is fitted into.
+
+    Returns:
+        An RGB image.
+
+    Raises:
+        ConfigError: there are no such samples.
+        DecodeError, FieldError, ShapeError: a sample cannot be made.
+
+    Example:
+        >>> import numpy as np
+        >>> from headrace.augment import ImageAugmenter
+        >>> from headrace.datastores import AugmentedImageDatastore
+        >>> images = [{"image": np.zeros((40, 60, 3), np.uint8), "label": 3}]
+        >>> data = AugmentedImageDatastore((32, 32), images, augment=ImageAugmenter(rotation=(-9, 9)))
+        >>> preview(data, [0], draws=2).mode
+        'RGB'
+    """
+    from ..augment import Draw
+    from .contact_sheet import Column, contact_sheet
+
+    chosen = spread(len(data), _PER_BAND) if ids is None else ids
+    wrong = [index for index in chosen if not 0 <= index < len(data)]
+    if wrong or not chosen or draws < 1:
+        asked = f"{draws} draws of samples {wrong or list(chosen)}"
+        raise ConfigError(f"cannot show {asked}: there are samples 0 .. {len(data) - 1}, and a sheet needs one of each")
+    columns = []
+    for index in chosen:
+        worlds = [Draw(seed, epoch + number) for number in range(draws)]
+        original = data.source.sample(index, worlds[0])
+        seen = [_picture_of(data, data.sample(index, world)) for world in worlds]
+        subtitle = str(original.get("key", f"sample {index}"))
+        columns.append(Column(_title(data, index, original), _picture_of(data, original), seen, subtitle))
+    height, width = seen[0].shape[:2]
+    caption = f"seed {seed}, epochs {epoch} to {epoch + draws - 1}, {height} x {width} (height x width)"
+    return contact_sheet(columns, tile=tile, caption=caption, per_band=_PER_BAND)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Return up to ``wanted`` of ``count`` ids, evenly spread.
+
+    Example:
+        >>> spread(100, 4), spread(2, 4)
+        ([0, 25, 50, 75], [0, 1])
+    """
+    number = min(count, wanted)
+    return [position * count // number for position in range(number)]
+
+
+def parse_augmenter(text: str) -> "ImageAugmenter":
+    """Return the augmenter that a line of text describes.
+
+    Args:
+        text: settings of ``ImageAugmenter``, separated by commas: ``name`` (a reflection, with probability 1/2),
+            ``name=number``, ``name=lo:hi`` (a range), ``fill_value=r/g/b`` (one number per channel).
+
+    Raises:
+        ConfigError: a setting that does not exist, or a value that it cannot have.
+
+    Example:
+        >>> parse_augmenter("rotation=-10:10,x_reflection").rotation
+        (-10.0, 10.0)
+    """
+    from dataclasses import fields
+
+    from ..augment import ImageAugmenter
+
+    names = [field.name for field in fields(ImageAugmenter)]
+    settings: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if name not in names:
+            raise ConfigError(f"{name!r} is no setting of ImageAugmenter: it has {', '.join(names)}")
+        if name in settings:
+            raise ConfigError(f"{name} is given twice")
+        settings[name] = _value(name, value, given=bool(equals))
+    return ImageAugmenter(**settings)
+
+
+def _value(name: str, text: str, *, given: bool) -> object:
+    if not given and name.endswith("_reflection"):
+        return True
+    if name == "fill_value" and re.fullmatch(r"\d{1,3}(/\d{1,3})*", text):
+        values = tuple(int(number) for number in text.split("/"))
+        return values if len(values) > 1 else values[0]
+    if name != "fill_value" and re.fullmatch(_NUMBER, text):
+        return float(text)
+    ends = text.split(":")
+    if name != "fill_value" and len(ends) == 2 and all(re.fullmatch(_NUMBER, end) for end in ends):
+        return float(ends[0]), float(ends[1])
+    kinds = "whole numbers: fill_value=128, or 124/116/104" if name == "fill_value" else f"{name}=5 or {name}=-5:5"
+    raise ConfigError(f"{name}={text!r} is not understood: write {kinds}")
+
+
+def _title(data: "AugmentedImageDatastore", index: int, sample: dict[str, Any]) -> str:
+    if "label" not in sample:
+        return f"sample {index}"
+    label = sample["label"]
+    classes: Sequence[str] = getattr(data.source, "classes", ())
+    is_class = isinstance(label, int) and 0 <= label < len(classes)
+    return classes[label] if is_class else f"label {label}"
+
+
+def _picture_of(data: "AugmentedImageDatastore", sample: dict[str, Any]) -> "NDArray[Any]":
+    """Return what can be shown of an image: 1 or 3 channels, with its label maps laid over it."""
+    import numpy as np
+
+    from .contact_sheet import overlaid
+
+    image = np.asarray(sample["image"])
+    image = image[:, :, np.newaxis] if image.ndim == 2 else image
+    image = image[:, :, : 1 if image.shape[2] < 3 else 3]
+    for name in data.joint.masks:
+        mask = np.asarray(sample[name])
+        image = overlaid(image, mask if mask.ndim == 2 else mask[:, :, 0], data.joint.mask_fill)
+    return image
+
+
+# --- words of the command line ---------------------------------------------------------------------------------------
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in _FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(_FORMATS)}")
+    return path
+
+
+def _augmenter(text: str) -> "ImageAugmenter":
+    try:
+        return parse_augmenter(text)
+    except HeadraceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 224 or 224x320 (height x width)")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _natural(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,2}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number in 1 .. 999")
+    return int(text)
+
+
+def _ids(text: str) -> list[int]:
+    if not re.fullmatch(r"\d{1,12}(,\d{1,12})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of sample ids: write 3,17,42")
+    return [int(number) for number in text.split(",")]
