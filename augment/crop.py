@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 from ..errors import ConfigError, ShapeError
 from .geometry import Box
 
-__all__ = ["CenterCrop", "Crop", "Letterbox", "RandomCrop", "RandomResizedCrop", "Resize"]
+__all__ = ["CenterCrop", "Crop", "Letterbox", "RandomCrop", "RandomResizedCrop", "Resize", "ResizedCenterCrop"]
 
 #: Rectangles that RandomResizedCrop tries before it falls back; the number is torchvision's, so results compare.
 _ATTEMPTS = 10
@@ -90,6 +90,38 @@ class CenterCrop:
         del draws
         y_room, x_room = _room(size, output)
         return _placed(x_room // 2, y_room // 2, output)
+
+
+@dataclass(frozen=True, slots=True)
+class ResizedCenterCrop:
+    """The largest rectangle of the output's shape in the middle, less a margin: how models are usually evaluated.
+
+    With the default this is the "shorter side to 256, then the middle 224" of many papers, in one step.
+
+    Args:
+        fraction: of the largest rectangle's sides that is kept, 0 < fraction <= 1; 224 / 256 by default.
+
+    Raises:
+        ConfigError: the fraction is out of range.
+
+    Example:
+        >>> ResizedCenterCrop().box((256, 400), (224, 224), [])
+        (88, 16, 312, 240)
+    """
+
+    fraction: float = 0.875
+    num_draws: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ConfigError(f"fraction of a resized center crop must be in 0 < fraction <= 1, got {self.fraction}")
+
+    def box(self, size: tuple[int, int], output: tuple[int, int], draws: Sequence[float]) -> Box:
+        """Return the rectangle in the middle, with whole edges."""
+        del draws
+        scale = self.fraction * min(size[0] / output[0], size[1] / output[1])
+        height, width = (max(1, min(room, round(wanted * scale))) for room, wanted in zip(size, output, strict=True))
+        return _placed((size[1] - width) // 2, (size[0] - height) // 2, (height, width))
 
 
 @dataclass(frozen=True, slots=True)

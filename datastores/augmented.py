@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..augment.augmenter import ImageAugmenter
-from ..augment.crop import CenterCrop, Crop, Letterbox, RandomCrop, RandomResizedCrop, Resize
+from ..augment.crop import CenterCrop, Crop, Letterbox, RandomCrop, RandomResizedCrop, Resize, ResizedCenterCrop
 from ..augment.geometry import FloatArray
 from ..augment.pixels import PixelOperation
 from ..augment.placement import Placement
@@ -35,7 +35,7 @@ __all__ = ["AugmentedImageDatastore"]
 #: What was drawn for a sample: the crop's numbers, and the movement as a matrix, or as the mirrors if there is no more.
 _Drawn: TypeAlias = tuple[list[float], FloatArray | tuple[bool, bool]]
 
-_MODES = ("resize", "letterbox", "center_crop", "random_crop", "random_resized_crop")
+_MODES = ("resize", "letterbox", "center_crop", "resized_center_crop", "random_crop", "random_resized_crop")
 
 
 class AugmentedImageDatastore(Datastore):
@@ -56,8 +56,9 @@ class AugmentedImageDatastore(Datastore):
             uint8 (H, W) or (H, W, C). Fields that are not named below are passed on unchanged.
         mode: "resize" scales width and height each on its own; "letterbox" scales the image until it fits, puts it in
             the middle and fills the rest with the ``fill_value`` of ``augment``, or 0; "center_crop" and "random_crop"
-            cut ``output_size`` pixels without scaling; "random_resized_crop" cuts a random part and scales it; or a
-            value such as ``RandomResizedCrop(scale=(0.5, 1))``.
+            cut ``output_size`` pixels without scaling; "random_resized_crop" cuts a random part and scales it, and
+            "resized_center_crop" the middle (7/8 of it), as models trained so are evaluated; or a value such as
+            ``RandomResizedCrop(scale=(0.5, 1))``.
         augment: the random movements; none by default.
         color: "rgb" (gray is repeated), "gray" (Pillow's luma) or "keep", for sources whose images all agree.
         crop_scale: for "random_resized_crop": smallest and largest area as a part of the image's, (0.08, 1) by default.
@@ -336,7 +337,7 @@ def _crop(mode: str | Crop, scale: tuple[float, float] | None, ratio: tuple[floa
         raise ConfigError(f'crop_scale and crop_ratio belong to mode="random_resized_crop", not to mode={mode!r}')
     if not isinstance(mode, str):
         return mode
-    plain: tuple[Crop, ...] = (Resize(), Letterbox(), CenterCrop(), RandomCrop())
+    plain: tuple[Crop, ...] = (Resize(), Letterbox(), CenterCrop(), ResizedCenterCrop(), RandomCrop())
     if mode not in _MODES:
         raise ConfigError(f"mode must be one of {', '.join(map(repr, _MODES))}, or a crop, got {mode!r}")
     return plain[_MODES.index(mode)]

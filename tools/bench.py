@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--mode",
-        choices=["resize", "letterbox", "center_crop", "random_crop", "random_resized_crop"],
+        choices=["resize", "letterbox", "center_crop", "resized_center_crop", "random_crop", "random_resized_crop"],
         default="random_resized_crop",
         help="how images get that size (default: random_resized_crop); they are mirrored at random too",
     )

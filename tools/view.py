@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=_size, default=(224, 224), metavar="HxW", help="output size (default: 224x224)")
     parser.add_argument(
         "--mode",
-        choices=["resize", "letterbox", "center_crop", "random_crop", "random_resized_crop"],
+        choices=["resize", "letterbox", "center_crop", "resized_center_crop", "random_crop", "random_resized_crop"],
         default="resize",
         help="how images get that size (default: resize)",
     )

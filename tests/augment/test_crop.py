@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torchvision.transforms import v2
 
-from headrace.augment.crop import CenterCrop, Letterbox, RandomCrop, RandomResizedCrop, Resize
+from headrace.augment.crop import CenterCrop, Letterbox, RandomCrop, RandomResizedCrop, Resize, ResizedCenterCrop
 from headrace.augment.random import Draw, Purpose
 from headrace.errors import ConfigError, ShapeError
 
@@ -141,3 +141,24 @@ def test_a_later_attempt_is_taken_if_the_first_does_not_fit() -> None:
 def test_ranges_that_cannot_work_are_refused(settings) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(settings))} of a random resized crop must be"):
         RandomResizedCrop(**settings)
+
+
+@given(
+    size=st.tuples(st.integers(1, 900), st.integers(1, 900)), output=st.tuples(st.integers(1, 300), st.integers(1, 300))
+)
+def test_the_resized_middle_keeps_the_outputs_shape(size, output):
+    left, top, right, bottom = ResizedCenterCrop(1.0).box(size, output, [])
+    assert 0 <= left < right <= size[1]
+    assert 0 <= top < bottom <= size[0]
+    assert abs(left - (size[1] - right)) <= 1
+    assert abs(top - (size[0] - bottom)) <= 1
+    scale = min(size[0] / output[0], size[1] / output[1])
+    assert abs((bottom - top) - max(1, output[0] * scale)) <= 0.5
+    assert abs((right - left) - max(1, output[1] * scale)) <= 0.5
+
+
+def test_the_usual_evaluation_crop():
+    assert ResizedCenterCrop().box((500, 375), (224, 224), []) == (23, 86, 351, 414)
+    for fraction in (0, -1, 1.1):
+        with pytest.raises(ConfigError, match="fraction of a resized center crop"):
+            ResizedCenterCrop(fraction)
