@@ -401,7 +401,8 @@ class _Axis:
 
 def _tensor(pixels: Pixels) -> torch.Tensor:
     """Return (H, W, C) pixels as (1, C, H, W): a view if they are contiguous and writable, else a copy."""
-    if not (pixels.flags.c_contiguous and pixels.flags.writeable):
+    _, width, channels = pixels.shape  # flags do not tell: they ignore the strides of axes of length 1
+    if pixels.strides != (width * channels, channels, 1) or not pixels.flags.writeable:
         pixels = np.array(_by_pixel(pixels), order="C").view(np.uint8)
     return torch.from_numpy(pixels).unsqueeze(0).permute(0, 3, 1, 2)  # in this order torch knows it as channels last
 

@@ -155,6 +155,8 @@ class Crew:
         """Send home the worker that was started last, once its tasks are done."""
         staying = [worker for worker in self.workers if not worker.retiring]
         staying[-1].retiring = True
+        if not staying[-1].tasks:
+            self._dismiss(staying[-1])
 
     def listen(self, seconds: float = _POLL_SECONDS) -> Iterator[tuple[Worker, Reply | Death]]:
         """Wait for workers to say something, or to die, and return one thing from each that does.
@@ -169,7 +171,7 @@ class Crew:
             worker: Worker = key.data
             try:
                 reply = unpack_reply(worker.connection.recv_bytes())
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # it died, maybe in the middle of a message
                 yield worker, self._bury(worker, "")
                 continue
             if isinstance(reply, Ready):
@@ -223,7 +225,8 @@ def _context(method: Method) -> context.ForkContext | context.ForkServerContext 
 
 def _cause(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
-        name = signal.Signals(-exitcode).name
+        known = -exitcode in set(signal.Signals)
+        name = signal.Signals(-exitcode).name if known else f"signal {-exitcode}"
         hint = " (out of memory?)" if name == "SIGKILL" else ""
         return f"by {name}{hint}"
     return f"with exit code {exitcode}"

@@ -18,6 +18,9 @@ from .schema import IntArray, Rows, Sample, Schema
 __all__ = ["Datastore", "EncodedImage", "ImageSource", "SupportsIndex", "as_datastore", "fingerprint_of"]
 
 
+_DESCRIBED = 32  # samples that are tried for a description
+
+
 class SupportsIndex(Protocol):
     """Any object with ``__len__`` and ``__getitem__``: a list, an array, a map-style dataset."""
 
@@ -94,14 +97,20 @@ class Datastore(ABC):
         return f"sample {index} of {type(self).__name__}"
 
     def schema(self) -> Schema:
-        """Describe one row of a batch, by reading one sample.
+        """Describe one row of a batch, by reading the first sample that can be made (of the first 32).
 
         Raises:
             ConfigError: there are no samples.
         """
         if not len(self):
             raise ConfigError(f"{type(self).__name__} is empty: there is nothing to load")
-        return Schema.of(self.sample(0, Draw()), self.locate(0))
+        errors: list[Exception] = []
+        for index in range(min(len(self), _DESCRIBED)):
+            try:
+                return Schema.of(self.sample(index, Draw()), self.locate(index))
+            except Exception as error:  # noqa: BLE001 - a sample that cannot be made is met again in its turn
+                errors.append(error)
+        raise errors[0]
 
     def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
         """Write the samples ``ids`` into ``rows``, one after the other.
@@ -141,7 +150,7 @@ class Datastore(ABC):
             raise FieldError(f"{self.locate(index)} has no field {name!r}: it has {sorted(sample)}")
         value = np.asarray(sample[name])
         shape = column.shape[1:]
-        if value.shape != shape or not np.can_cast(value.dtype, column.dtype, "same_kind"):
+        if value.shape != shape or not _fits(value, column.dtype):
             raise ShapeError(
                 f"field {name!r} of {self.locate(index)} is {value.dtype} {value.shape}, but the first sample's is "
                 f"{column.dtype} {shape}: all samples of a batch must agree, so resize or crop them first"
@@ -194,6 +203,15 @@ class ImageSource(Datastore):
         encoded = self.encoded(np.array([index], np.int64))[0]
         label = {} if encoded.label is None else {"label": encoded.label}
         return {"image": decode(encoded.data, where=self.locate(index)), **label, "key": self.key(index)}
+
+
+def _fits(value: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether a value keeps its meaning in a dtype: whole numbers must not wrap, floats may lose digits."""
+    if np.can_cast(value.dtype, dtype, "safe"):
+        return True
+    if not np.can_cast(value.dtype, dtype, "same_kind"):
+        return value.dtype.kind in "iu" and dtype.kind in "iu" and bool((value.astype(dtype) == value).all())
+    return value.dtype.kind not in "iu" or bool((value.astype(dtype) == value).all())
 
 
 class _DatastoreAt(Datastore):

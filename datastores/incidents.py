@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -15,7 +14,7 @@ from .permute import derive_key
 from .plan import BatchRows
 from .schema import IntArray, Rows
 
-__all__ = ["SKIPPED", "Action", "Incident", "IncidentLog", "OnError", "first_substitute", "settle", "substitutes"]
+__all__ = ["SKIPPED", "Action", "Incident", "IncidentLog", "OnError", "settle", "substitutes"]
 
 Action: TypeAlias = Literal["raise", "substitute", "skip"]
 
@@ -150,8 +149,3 @@ def settle(planned: BatchRows, rows: Rows, incidents: Sequence[Incident]) -> tup
     if kept.all():
         return BatchRows(ids, planned.valid), rows
     return BatchRows(ids[kept], planned.valid[kept]), {name: column[kept] for name, column in rows.items()}
-
-
-def first_substitute(sample: int, draw: Draw, shard_sizes: IntArray) -> int:
-    """Return the best substitute of a sample, or ``SKIPPED`` if the dataset has no other sample."""
-    return next(islice(substitutes(sample, draw, shard_sizes), 1), SKIPPED)

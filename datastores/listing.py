@@ -182,7 +182,8 @@ class _Walk:
         found = []
         self._pending = [top]
         while self._pending or self._pending_links:  # links last: a real folder keeps its own name
-            path = self._pending.pop() if self._pending else self._pending_links.pop(0)
+            self._pending_links.sort(reverse=True)  # in an order that no file system decides
+            path = self._pending.pop() if self._pending else self._pending_links.pop()
             files = self._files_of(path)
             if files:
                 found.append(_Folder(self._relative(path), files))

@@ -111,6 +111,10 @@ class Loader:
             last_batch=last_batch,
         )
         self.rank, self.world_size = rank, world_size
+        if (self.data.shard_sizes < 0).any() or self.plan.num_samples != len(self.data):
+            raise ConfigError(
+                f"{self.data!r} has {len(self.data)} samples, but its shard_sizes add up to {self.plan.num_samples}"
+            )
         self.prefetch = prefetch
         self._meter = Meter()
         self._tuner = Tuner(self._meter) if workers == "auto" else None
@@ -155,7 +159,9 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration run epoch ``epoch`` from its start."""
-        Draw(self.plan.seed, epoch)  # refuses an epoch that is out of range
+        if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)):
+            raise ConfigError(f"epoch must be a whole number, got {epoch!r}")
+        epoch = Draw(self.plan.seed, int(epoch)).epoch  # refuses an epoch that is out of range
         self._next, self._interrupted = _Position(epoch, 0), False
 
     def __iter__(self) -> Iterator[Batch]:
@@ -284,7 +290,7 @@ class Loader:
                     self.data,
                     self._layout,
                     workers=self._wanted,
-                    slots=self.prefetch + 2,
+                    slots=min(self.prefetch, len(self)) + 2,
                     method=self._method,
                     on_error=self.on_error,
                     timeout=self._timeout,

@@ -3,6 +3,7 @@
 import io
 import pickle
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from ..errors import ConfigError
 from .datastore import Datastore
 
 __all__ = ["Payload", "without_main"]
+
+_MAIN = threading.RLock()  # the main module belongs to the whole process
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class Payload:
                 'at the top level of a module, or use a Loader with start_method="fork", or workers=0'
             ) from error
         if pickler.main_names:
-            _check_main(", ".join(sorted(set(pickler.main_names))))
+            with _MAIN:
+                _check_main(", ".join(sorted(set(pickler.main_names))))
         return cls(buffer.getvalue(), bool(pickler.main_names))
 
     def open(self) -> Datastore:
@@ -111,12 +115,12 @@ def without_main() -> Iterator[None]:
     where the script has no ``if __name__ == "__main__"``. Workers need that only for what the script itself defines
     (``Payload.needs_main``), so the module's origin is hidden meanwhile.
     """
-    main = sys.modules["__main__"]
-    hidden: dict[str, Any] = {
-        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
-    }
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)
+    with _MAIN:  # others must not look at the module meanwhile, nor hide it twice
+        main = sys.modules["__main__"]
+        names = [name for name in ("__file__", "__spec__") if name in main.__dict__]
+        hidden: dict[str, Any] = {name: main.__dict__.pop(name) for name in names}
+        main.__spec__ = None
+        try:
+            yield
+        finally:
+            main.__dict__.update(hidden)

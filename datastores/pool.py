@@ -17,11 +17,12 @@ from ..errors import WorkerError
 from .crew import Crew, Death, Method, Worker
 from .datastore import Datastore
 from .dispatch import Ticket
-from .incidents import SKIPPED, Incident, OnError, first_substitute
+from .incidents import SKIPPED, Incident, OnError, substitutes
 from .messages import Done, Failed, Ready, Reply, Task
 from .meter import Meter
 from .schema import IntArray, Rows
 from .slots import SlotLayout, SlotRing
+from .worker import place_of
 
 __all__ = ["ProcessPool"]
 
@@ -69,6 +70,7 @@ class ProcessPool:
         self._pending: deque[Task] = deque()
         self._tickets: dict[int, Ticket] = {}  # by task number
         self._deaths: dict[int, int] = {}  # by task number
+        self._killers: set[int] = set()  # samples that kill workers: no substitutes for others
         self._next_number = 0
         self._pace = _Pace()
         self.close = self._crew.close
@@ -94,10 +96,11 @@ class ProcessPool:
 
     def put(self, ids: IntArray, draw: Draw) -> Ticket:
         """Order a batch: its tasks wait in line behind those of earlier batches."""
-        ticket = Ticket(ids, draw, self._ring.acquire())
-        for first_row in range(0, len(ids), self._task_rows):
-            self._order(ticket, first_row, ids[first_row : first_row + self._task_rows])
-        self._hand_out(self._pace.depth)
+        with self._intact():
+            ticket = Ticket(ids, draw, self._ring.acquire())
+            for first_row in range(0, len(ids), self._task_rows):
+                self._order(ticket, first_row, ids[first_row : first_row + self._task_rows])
+            self._hand_out(self._pace.depth)
         return ticket
 
     def poll(self) -> None:
@@ -173,6 +176,8 @@ class ProcessPool:
             raise said.error
         elif not isinstance(said, Ready):
             task = worker.take()
+            if said.number != task.number:
+                raise WorkerError(f"a background worker answered task {said.number} when asked for {task.number}")
             ticket = self._tickets[task.number]
             if isinstance(said, Done):
                 self._pace.task(sum(said.seconds))
@@ -209,14 +214,16 @@ class ProcessPool:
     def _blame(self, ticket: Ticket, task: Task, deaths: int, cause: str) -> None:
         """Treat the sample of a task that kills workers (by now it has one row) as one that cannot be made."""
         sample, row = int(task.ids[0]), task.first_row
-        where = self._source.locate(sample)
+        self._killers.add(sample)
+        where = place_of(self._source, sample)
         error = WorkerError(f"{where} killed {deaths} background workers, the last one {cause}")
         if self._action == "raise":
             ticket.fail(row, error)
             return
         substitute = SKIPPED
         if self._action == "substitute":
-            substitute = first_substitute(sample, task.draw, self._source.shard_sizes)
+            others = substitutes(sample, task.draw, self._source.shard_sizes)
+            substitute = next((other for other in others if other not in self._killers), SKIPPED)
             if substitute == SKIPPED:
                 ticket.fail(row, error)
                 return

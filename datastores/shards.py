@@ -191,23 +191,26 @@ def _open_shard(storage: Storage, catalog: Catalog, number: int) -> OpenShard:
     size = storage.size(file.path)
     if size != entry.size:
         raise _unfit(file.path, "bytes:", str(entry.size), str(size))
-    table = _open_table(storage, file, entry.offsets_sha256)
+    table, digest = _open_table(storage, file, entry.offsets_sha256)
     stated, found = (entry.name, entry.size, entry.samples), (table.shard, table.shard_bytes, len(table))
     if stated != found:
         raise _unfit(file.table, "(name, bytes, samples)", str(stated), str(found))
+    if digest != entry.offsets_sha256:
+        raise _unfit(file.table, "an offset table with SHA-256", entry.offsets_sha256, digest)
     columns = {name: column for column, name in enumerate(table.fields)}
     return OpenShard(file.path, storage.identity(file.path), table, columns)
 
 
-def _open_table(storage: Storage, file: ShardFile, sha256: str) -> OffsetTable:
+def _open_table(storage: Storage, file: ShardFile, sha256: str) -> tuple[OffsetTable, str]:
     try:
-        return OffsetTable.unpack(storage.map(file.table), file.table)
+        data = storage.map(file.table)
+        return OffsetTable.unpack(data, file.table), hashlib.sha256(data).hexdigest()
     except MissingDataError:  # not copied along with the tar, or the temporary folder is gone
         scanned = scan_shard(storage, file.path)
         found = scanned.entry().offsets_sha256
         if found != sha256:
             raise _unfit(file.path, "an offset table with SHA-256", sha256, found) from None
-        return scanned.table
+        return scanned.table, found
 
 
 def _unfit(path: str, what: str, stated: str, found: str) -> ShardError:

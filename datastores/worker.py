@@ -32,7 +32,7 @@ from .payload import Payload
 from .schema import Rows
 from .slots import SharedFile, SlotLayout, SlotMap
 
-__all__ = ["WorkerSetup", "make_rows", "worker_main"]
+__all__ = ["WorkerSetup", "make_rows", "place_of", "worker_main"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,11 @@ def _one_by_one(source: Datastore, task: Task, rows: Rows, clock: Clock, action:
             others = substitutes(index, task.draw, source.shard_sizes)
             stand_in = next((other for other in others if not _attempt(source, other, task.draw, one, clock)), SKIPPED)
         if action == "raise" or (action == "substitute" and stand_in == SKIPPED):
-            error.add_note(f"raised while making {_place(source, index)}")
+            error.add_note(f"raised while making {place_of(source, index)}")
             if action == "substitute":
                 error.add_note("and so many of its possible substitutes failed too that something is wrong as a whole")
             return Failed(task.number, task.first_row + row, error)
-        incidents.append(Incident.of(task.first_row + row, index, stand_in, _place(source, index), error))
+        incidents.append(Incident.of(task.first_row + row, index, stand_in, place_of(source, index), error))
     return Done(task.number, tuple(clock.seconds), tuple(incidents))
 
 
@@ -137,7 +137,8 @@ def _attempt(source: Datastore, index: int, draw: Draw, row: Rows, clock: Clock)
     return None
 
 
-def _place(source: Datastore, index: int) -> str:
+def place_of(source: Datastore, index: int) -> str:
+    """Say where a sample comes from, even if the user's own ``locate`` cannot."""
     try:
         return source.locate(index)
     except Exception as error:  # noqa: BLE001 - a user's locate must not hide the error it should explain

@@ -348,3 +348,17 @@ def test_cutting_is_resampling_without_a_matrix(edges, mirrors, size, shift, tur
 def test_a_cut_says_what_does_not_fit():
     with pytest.raises(ShapeError, match="an image must be uint8"):
         cut(np.zeros((4, 4, 3)), (0, 0, 2, 2), (False, False), (2, 2))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_axes_of_length_one_may_have_any_stride(channels):
+    tall = noise(40, 1, channels)
+    for image in (tall[::-1], tall.transpose(1, 0, 2), np.asfortranarray(noise(30, 20, channels))[:1], tall[:1][::-1]):
+        assert np.array_equal(
+            resample(image, window((0, 0, image.shape[1], image.shape[0]), (7, 5)), (7, 5)),
+            cut(np.ascontiguousarray(image).copy(), (0, 0, image.shape[1], image.shape[0]), (False, False), (7, 5)),
+        )
+        matrix = about_centre(turn(10), image.shape[:2])
+        assert np.array_equal(
+            resample(image, matrix, (6, 6)), resample(np.array(image, order="C", copy=True), matrix, (6, 6))
+        )

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from toys import Noise
+from toys import Failing, Noise
 
 from headrace.augment.random import Draw
-from headrace.datastores import Datastore
+from headrace.datastores import Datastore, Loader
 from headrace.datastores.clock import Clock, Stage
 from headrace.datastores.datastore import as_datastore, fingerprint_of
 from headrace.datastores.schema import Field, Schema
@@ -75,3 +75,35 @@ def test_fingerprints() -> None:
     assert fingerprint_of("a", 1) == fingerprint_of("a", 1) != fingerprint_of("a", 2)
     assert Noise(5).fingerprint != Noise(6).fingerprint
     assert len(Noise().fingerprint) == 64
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [(np.int8(1), np.int16(300)), (np.uint8(1), np.uint16(40000)), (1, 2**63), (np.uint8(3), np.int16(-1))],
+)
+def test_whole_numbers_never_wrap(first: Any, later: Any) -> None:
+    data = [{"x": np.array([first])}, {"x": np.array([later])}]
+    with pytest.raises(ShapeError, match="field 'x' of sample 1 of list"):
+        list(Loader(data, 2, shuffle="never"))
+
+
+def test_whole_numbers_that_fit_are_taken() -> None:
+    data = [{"x": np.array([1], np.uint8)}, {"x": np.array([255], np.int64)}]
+    assert next(iter(Loader(data, 2, shuffle="never")))["x"].tolist() == [[1], [255]]
+
+
+def test_shard_sizes_must_add_up() -> None:
+    class Short(Noise):
+        @property
+        def shard_sizes(self) -> np.ndarray:
+            return np.array([10, 10])
+
+    with pytest.raises(ConfigError, match="has 100 samples, but its shard_sizes add up to 20"):
+        Loader(Short(), 10)
+
+
+def test_a_bad_first_sample_does_not_hide_the_schema() -> None:
+    assert Failing({0, 1}).schema() == Noise().schema()
+    with pytest.raises(ZeroDivisionError):
+        Failing(range(100)).schema()
+    assert sum(len(batch) for batch in Loader(Failing({0}), 10, on_error="substitute")) == 100

@@ -1,6 +1,7 @@
 """Samples that cannot be made: substituted, skipped, written down, and not too many of them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from toys import Deadly, Failing, Hanging, Noise, digest
 from headrace.augment.random import Draw
 from headrace.datastores import Loader, OnError
 from headrace.datastores.incidents import substitutes
+from headrace.datastores.schema import Schema
 from headrace.errors import ConfigError, SampleError, WorkerError
 
 BAD = {3, 17, 50, 99}
@@ -140,3 +142,21 @@ def test_a_worker_that_hangs_is_replaced() -> None:
         pytest.raises(WorkerError, match=r"sample 7 of Hanging killed 3 .* because a task took more than 0.3 s"),
     ):
         list(loader)
+
+
+def test_samples_that_all_kill_workers_do_not_stand_in_for_each_other(tmp_path: Path) -> None:
+    class Killers(Noise):
+        def sample(self, index: int, draw: Draw) -> dict[str, object]:
+            if index < 2:
+                os._exit(3)
+            return super().sample(index, draw)
+
+        def schema(self) -> Schema:
+            return Noise().schema()
+
+    data = Killers(samples=40, shards=20)  # two of one shard
+    with Loader(data, 40, workers=1, start_method="fork", on_error=OnError("substitute", limit=5)) as loader:
+        batch = next(iter(loader))
+    assert len(batch) == 40
+    assert not {0, 1} & set(batch.ids.tolist())
+    assert 2 <= loader.incidents <= 3, "one may have been tried for the other once"

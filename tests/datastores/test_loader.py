@@ -165,6 +165,24 @@ def test_a_broken_off_epoch_is_followed_by_the_next() -> None:
     assert loader.epoch == 8
 
 
+@pytest.mark.parametrize("epoch", [1.5, True, "3", -1])
+def test_epochs_must_be_whole(epoch: Any) -> None:
+    with pytest.raises(ConfigError, match="epoch must be"):
+        Loader(Noise(), 16).set_epoch(epoch)
+
+
+def test_a_numpy_epoch_is_saved_as_a_plain_one() -> None:
+    loader = Loader(Noise(), 16)
+    loader.set_epoch(np.int64(3))  # type: ignore[arg-type]
+    loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert loader.epoch == 3
+
+
+def test_prefetch_beyond_the_epoch_takes_no_memory() -> None:
+    with Loader(Noise(), 50, workers=1, start_method="fork", prefetch=10**9) as loader:
+        assert len(list(loader)) == 2
+
+
 def test_a_second_iteration_ends_the_first() -> None:
     loader = Loader(Noise(), 16)
     first = iter(loader)

@@ -377,6 +377,15 @@ def test_a_shard_of_another_size_is_refused(folder: Path) -> None:
         shards.encoded(np.array([4]))
 
 
+def test_a_changed_offset_table_is_refused(folder: Path) -> None:
+    path = folder / f"shard-000000.tar{SUFFIX}"
+    data = bytearray(path.read_bytes())
+    data[-200] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ShardError, match=r"shard-000000\.tar"):
+        ShardDatastore(folder).encoded(np.arange(1))
+
+
 def test_an_offset_table_of_another_shard_is_refused(folder: Path) -> None:
     shutil.copy(folder / f"shard-000000.tar{SUFFIX}", folder / f"shard-000001.tar{SUFFIX}")
     with pytest.raises(ShardError, match=r"shard-000001\.tar\.offsets does not fit its index.*shard-000000\.tar"):
