@@ -319,3 +319,13 @@ def test_natural_order_is_total_and_counts(names: list[str]) -> None:
 def test_extensions() -> None:
     assert [extension(name) for name in ("a.JPG", "a.b.Png", "a", ".x", "a.")] == ["jpg", "png", "", "x", ""]
     assert len(set(IMAGE_EXTENSIONS)) == len(IMAGE_EXTENSIONS)
+
+
+def test_links_are_followed_in_an_order_of_names(tmp_path: Path) -> None:
+    for number, names in enumerate([("zebra", "apple"), ("apple", "zebra")]):
+        outside, inside = tmp_path / f"outside{number}", tmp_path / f"inside{number}"
+        image_folder(outside, {"": 2})
+        inside.mkdir()
+        for name in names:  # two names of one folder, made in either order
+            (inside / name).symlink_to(outside)
+        assert ImageDatastore(inside).classes == ("apple",)
