@@ -209,9 +209,9 @@ def _fits(value: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Whether a value keeps its meaning in a dtype: whole numbers must not wrap, floats may lose digits."""
     if np.can_cast(value.dtype, dtype, "safe"):
         return True
-    if not np.can_cast(value.dtype, dtype, "same_kind"):
-        return value.dtype.kind in "iu" and dtype.kind in "iu" and bool((value.astype(dtype) == value).all())
-    return value.dtype.kind not in "iu" or bool((value.astype(dtype) == value).all())
+    if value.dtype.kind in "iu" and dtype.kind in "iuf":
+        return bool((value.astype(dtype) == value).all())
+    return np.can_cast(value.dtype, dtype, "same_kind")
 
 
 class _DatastoreAt(Datastore):

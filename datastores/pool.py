@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from ..augment.random import Draw
 from ..errors import WorkerError
 from .crew import Crew, Death, Method, Worker
@@ -227,7 +229,7 @@ class ProcessPool:
             if substitute == SKIPPED:
                 ticket.fail(row, error)
                 return
-            self._order(ticket, row, task.ids * 0 + substitute)
+            self._order(ticket, row, np.full_like(task.ids, substitute))
         ticket.incidents.append(Incident.of(row, sample, substitute, where, error))
 
 
