@@ -7,11 +7,12 @@ loads in time proportional to the number of shards, and holds no object per samp
 
 import hashlib
 import json
+import reprlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -20,13 +21,62 @@ from .datastore import fingerprint_of
 from .offsets import OffsetTable, TableBuilder
 from .schema import IntArray
 from .storage import Storage
-from .tar import TarReader, skip_reason, split_name
+from .tar import BLOCK, TarReader, skip_reason, split_name
 
 __all__ = ["INDEX_NAME", "Index", "ScannedShard", "ShardEntry", "scan_shard"]
 
 INDEX_NAME = "index.json"
 _FORMAT = "headrace-index"
 _VERSION = 1
+_MAX_COUNT = 2**62 - 1  # twice that still is an int64
+
+
+class _Rule(NamedTuple):
+    """What a value of an index must be."""
+
+    fits: Callable[[Any], bool]
+    wanted: str
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text that bytes can stand for: JSON can write halves of characters, which cannot be printed."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_file_name(value: Any) -> bool:
+    return _is_text(value) and value not in ("", ".", "..") and not set(value) & set("/\0")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_COUNT
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and not set(value) - set("0123456789abcdef")
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(_is_text, value)) and len(set(value)) == len(value)
+
+
+_COUNT = _Rule(_is_count, "a whole number from 0 to 2**62 - 1")
+_COUNTS = _Rule(lambda value: isinstance(value, list) and all(map(_is_count, value)), "a list of whole numbers from 0")
+_NAMES = _Rule(_are_names, "a list of different names")
+
+#: What the fields of a ``ShardEntry`` must be.
+_ENTRY = {
+    "name": _Rule(_is_file_name, "the name of a file, without folder"),
+    "size": _COUNT,
+    "samples": _COUNT,
+    "offsets_sha256": _Rule(_is_digest, "a SHA-256, 64 hexadecimal digits in lower case"),
+    "sha256": _Rule(lambda value: value is None or _is_digest(value), "a SHA-256, 64 hexadecimal digits, or null"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +98,10 @@ class ShardEntry:
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        plain = isinstance(self.name, str) and self.name not in ("", ".", "..") and not set(self.name) & set("/\0")
-        counts = all(type(count) is int and 0 <= count < 2**62 for count in (self.size, self.samples))
-        sums = _is_digest(self.offsets_sha256) and (self.sha256 is None or _is_digest(self.sha256))
-        if not (plain and counts and sums):
-            raise ConfigError(f"not a shard of an index: {self!r}")
-
-
-def _is_digest(text: object) -> bool:
-    return isinstance(text, str) and len(text) == 64 and not set(text) - set("0123456789abcdef")
+        for name, rule in _ENTRY.items():
+            if not rule.fits(getattr(self, name)):
+                found = reprlib.repr(getattr(self, name))
+                raise ConfigError(f"{name} of a shard in an index must be {rule.wanted}, got {found}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +113,9 @@ class Index:
         fields: all field names that occur, sorted.
         classes: class names by label; empty where there are none.
         class_samples: samples per class, where the index was written by a builder that knows them.
+
+    Raises:
+        ConfigError: a name stands twice or is no text, or there are 2**62 samples or more.
 
     Example:
         >>> index = Index((ShardEntry("a.tar", 9, 3, "0" * 64), ShardEntry("b.tar", 9, 2, "0" * 64)), ("jpg",))
@@ -83,8 +131,14 @@ class Index:
     starts: IntArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        starts = np.zeros(len(self.entries) + 1, np.int64)
-        np.cumsum([entry.samples for entry in self.entries], out=starts[1:])
+        for name, names in (("fields", self.fields), ("classes", self.classes)):
+            if not _NAMES.fits(names):
+                raise ConfigError(f"{name} of an index must be {_NAMES.wanted}, got {reprlib.repr(names)}")
+        samples = [entry.samples for entry in self.entries]
+        if sum(samples) > _MAX_COUNT:
+            raise ConfigError(f"an index has at most 2**62 - 1 samples, these shards have {sum(samples)}")
+        starts = np.zeros(len(samples) + 1, np.int64)
+        np.cumsum(np.array(samples, np.int64), out=starts[1:])
         starts.flags.writeable = False
         object.__setattr__(self, "starts", starts)
 
@@ -170,37 +224,75 @@ class Index:
             where: its path, for errors.
 
         Raises:
-            ShardError: it is no index, of another version, or contradicts itself.
+            ShardError: it is no index, of another version, or contradicts itself; the message names the value.
         """
         try:
-            index = json.loads(data)
-            if (index["format"], index["version"]) != (_FORMAT, _VERSION):
-                raise _unusable(where, f"it is {index['format']!r}, version {index['version']!r}")
-            made = cls(
-                tuple(_entry(shard) for shard in index["shards"]),
-                _strings(index["fields"]),
-                _strings(index["classes"]),
-                tuple(int(count) for count in index["class_samples"]),
-            )
-            totals = index["samples"], index["bytes"]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _unusable(where, f"it is damaged ({error})") from error
-        found = len(made), sum(entry.size for entry in made.entries)
-        if totals != found or len({entry.name for entry in made.entries}) < len(made.entries):
-            raise _unusable(
-                where, f"it states {totals} samples and bytes, its shards sum to {found}, or one is named twice"
-            )
-        return made
+            document = _Value(json.loads(data), "", where)
+        except (ValueError, RecursionError) as error:
+            raise _unusable(where, f"it is no JSON ({error})") from error
+        for name, known in (("format", _FORMAT), ("version", _VERSION)):
+            value = document[name].value
+            document[name].require(type(value) is type(known) and value == known, repr(known))
+        entries, names = tuple(map(_entry, document["shards"].items())), set[str]()
+        for shard, entry in zip(document["shards"].items(), entries, strict=True):
+            shard["name"].require(entry.name not in names, "a name that no shard before it has")
+            names.add(entry.name)
+        for name, total in (
+            ("samples", sum(entry.samples for entry in entries)),
+            ("bytes", sum(entry.size for entry in entries)),
+        ):
+            document[name].require(document[name].take(_COUNT) == total, f"the sum over all shards, {total}")
+        fields, classes = document["fields"].take(_NAMES), document["classes"].take(_NAMES)
+        counts = _class_samples(document["class_samples"], entries, fields, classes)
+        return cls(entries, tuple(fields), tuple(classes), counts)
 
 
-def _entry(shard: dict[str, Any]) -> ShardEntry:
-    return ShardEntry(shard["name"], shard["bytes"], shard["samples"], shard["offsets_sha256"], shard["sha256"])
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value in the JSON of an index, and where it stands, for errors."""
+
+    value: Any
+    place: str
+    where: str
+
+    def __getitem__(self, name: str) -> "_Value":
+        place = f"{self.place}.{name}" if self.place else name
+        if not isinstance(self.value, dict):
+            raise _unusable(self.where, f"{self.place or 'it'} must be an object, found {reprlib.repr(self.value)}")
+        if name not in self.value:
+            raise _unusable(self.where, f"it lacks {place}")
+        return _Value(self.value[name], place, self.where)
+
+    def items(self) -> "list[_Value]":
+        self.require(isinstance(self.value, list), "a list")
+        return [_Value(value, f"{self.place}[{number}]", self.where) for number, value in enumerate(self.value)]
+
+    def take(self, rule: _Rule) -> Any:
+        self.require(rule.fits(self.value), rule.wanted)
+        return self.value
+
+    def require(self, fits: bool, wanted: str) -> None:
+        if not fits:
+            raise _unusable(self.where, f"{self.place} must be {wanted}, found {reprlib.repr(self.value)}")
 
 
-def _strings(values: Any) -> tuple[str, ...]:
-    if not (isinstance(values, list) and all(isinstance(value, str) for value in values)):
-        raise ValueError(f"expected a list of names, found {values!r}")
-    return tuple(values)
+def _entry(shard: _Value) -> ShardEntry:
+    entry = ShardEntry(**{name: shard["bytes" if name == "size" else name].take(rule) for name, rule in _ENTRY.items()})
+    most = entry.size // BLOCK  # each has a header
+    shard["samples"].require(entry.samples <= most, f"at most {most}, for a tar of {entry.size} bytes")
+    return entry
+
+
+def _class_samples(
+    counts: _Value, entries: tuple[ShardEntry, ...], fields: list[str], classes: list[str]
+) -> tuple[int, ...]:
+    numbers = tuple(counts.take(_COUNTS))
+    if numbers:
+        counts.require(len(numbers) == len(classes), f"one number for each of {len(classes)} classes")
+        total = sum(entry.samples for entry in entries)
+        counts.require(sum(numbers) == total, f"numbers that sum to the {total} samples")
+        counts.require("cls" in fields, 'empty, since fields has no "cls"')
+    return numbers
 
 
 def _unusable(where: str, found: str) -> ShardError:

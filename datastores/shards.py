@@ -197,6 +197,8 @@ def _open_shard(storage: Storage, catalog: Catalog, number: int) -> OpenShard:
         raise _unfit(file.table, "(name, bytes, samples)", str(stated), str(found))
     if digest != entry.offsets_sha256:
         raise _unfit(file.table, "an offset table with SHA-256", entry.offsets_sha256, digest)
+    if not set(table.fields) <= set(catalog.index.fields):
+        raise _unfit(file.table, "the fields", str(list(catalog.index.fields)), str(list(table.fields)))
     columns = {name: column for column, name in enumerate(table.fields)}
     return OpenShard(file.path, storage.identity(file.path), table, columns)
 

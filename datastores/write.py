@@ -74,7 +74,7 @@ class ShardWriter:
             raise ConfigError(f"shard size must be at least 1, got {shard_bytes} bytes, {shard_samples} samples")
         self.shard_bytes = shard_bytes
         self.shard_samples = shard_samples
-        self.classes = tuple(classes)
+        self.classes = Index((), (), tuple(classes)).classes  # refuses now what could not be published later
         #: Number of keys with percent-encoded characters.
         self.encoded_keys = 0
         #: Stored key -> original, where the original was too long.

@@ -1,12 +1,15 @@
 """The index: numbers to places, files to indexes and back."""
 
+import contextlib
+import copy
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from archives import tar_bytes
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.datastores.index import Index, ShardEntry, scan_shard
@@ -17,7 +20,7 @@ SHA = "0123456789abcdef" * 4
 
 
 def index_of(*samples: int, **options: object) -> Index:
-    entries = tuple(ShardEntry(f"s{n}.tar", 10, count, SHA, SHA) for n, count in enumerate(samples))
+    entries = tuple(ShardEntry(f"s{n}.tar", 10240, count, SHA, SHA) for n, count in enumerate(samples))
     return Index(entries, ("cls", "jpg"), **options)
 
 
@@ -45,7 +48,7 @@ def test_a_billion_samples_are_located_without_a_list_of_them() -> None:
 
 
 def test_what_is_packed_is_unpacked() -> None:
-    entries = (ShardEntry("a ü.tar", 5, 2, SHA, SHA), ShardEntry("b.tar", 6, 0, SHA, None))
+    entries = (ShardEntry("a ü\udcff.tar", 1024, 2, SHA, SHA), ShardEntry("b.tar", 6, 0, SHA, None))
     index = Index(entries, ("cls", "jpg"), ("cat", "dög"), (1, 1))
     again = Index.unpack(index.pack(), "index.json")
     assert again == index
@@ -60,8 +63,8 @@ def test_the_fingerprint_follows_the_data_and_not_their_class_names() -> None:
         index_of(3, 2),
         Index(first.entries[::-1], first.fields),
         Index((ShardEntry("s0.tar", 11, 2, SHA, SHA), first.entries[1]), first.fields),
-        Index((ShardEntry("s0.tar", 10, 2, SHA, SHA[::-1]), first.entries[1]), first.fields),
-        Index((ShardEntry("s0.tar", 10, 2, SHA[::-1], SHA), first.entries[1]), first.fields),
+        Index((ShardEntry("s0.tar", 10240, 2, SHA, SHA[::-1]), first.entries[1]), first.fields),
+        Index((ShardEntry("s0.tar", 10240, 2, SHA[::-1], SHA), first.entries[1]), first.fields),
     ]
     assert len({index.fingerprint for index in [first, *changed]}) == 6
 
@@ -101,6 +104,7 @@ def _changed(**values: object) -> bytes:
         _changed(shards=[{}]),
         _changed(shards=None),
         _changed(shards=json.loads(index_of(2, 3).pack())["shards"][:1] * 2, samples=4),
+        b'{"format": ' + b"9" * 5000 + b"}",
     ],
 )
 def test_a_damaged_index_is_an_error_with_a_remedy(data: bytes) -> None:
@@ -108,19 +112,129 @@ def test_a_damaged_index_is_an_error_with_a_remedy(data: bytes) -> None:
         Index.unpack(data, "d/index.json")
 
 
-@pytest.mark.parametrize("name", ["../x.tar", "/etc/passwd", "a/b.tar", "", ".", "..", "a\0b"])
+@pytest.mark.parametrize("name", ["../x.tar", "/etc/passwd", "a/b.tar", "", ".", "..", "a\0b", "\ud800.tar", 3])
 def test_an_index_cannot_lead_out_of_its_folder(name: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"name of a shard in an index must be the name of a file, without folder"):
         ShardEntry(name, 1, 1, SHA)
 
 
+KNOWN = index_of(2, 3, classes=("a", "b"), class_samples=(4, 1)).pack()
+HUGE = 2**62 - 1
+
+
 @pytest.mark.parametrize(
-    "values", [{"bytes": -1}, {"samples": 2**63}, {"samples": True}, {"sha256": "x"}, {"bytes": 1.5}]
+    ("path", "value", "says"),
+    [
+        (["version"], 1.0, "version must be 1, found 1.0"),
+        (["version"], True, "version must be 1, found True"),
+        (["samples"], 5.0, "samples must be a whole number"),
+        (["samples"], 6, "samples must be the sum over all shards, 5, found 6"),
+        (["bytes"], HUGE, "bytes must be the sum over all shards, 20480"),
+        (["shards"], {}, "shards must be a list, found {}"),
+        (["shards", 1], 7, r"shards\[1\] must be an object, found 7"),
+        (["shards", 1, "bytes"], -1, r"shards\[1\]\.bytes must be a whole number"),
+        (["shards", 1, "bytes"], 1.5, r"shards\[1\]\.bytes must be a whole number"),
+        (["shards", 1, "samples"], True, r"shards\[1\]\.samples must be a whole number"),
+        (["shards", 1, "samples"], 2**63, r"shards\[1\]\.samples must be a whole number"),
+        (["shards", 1, "samples"], HUGE, r"shards\[1\]\.samples must be at most 20, for a tar of 10240 bytes"),
+        (["shards", 1, "sha256"], "x", r"shards\[1\]\.sha256 must be a SHA-256"),
+        (["shards", 1, "sha256"], SHA.upper(), r"shards\[1\]\.sha256 must be a SHA-256"),
+        (["shards", 1, "offsets_sha256"], None, r"shards\[1\]\.offsets_sha256 must be a SHA-256"),
+        (["shards", 1, "name"], "\ud800.tar", r"shards\[1\]\.name must be the name of a file"),
+        (
+            ["shards", 1, "name"],
+            "s0.tar",
+            r"shards\[1\]\.name must be a name that no shard before it has, found 's0\.tar'",
+        ),
+        (["fields"], "jpg", "fields must be a list of different names, found 'jpg'"),
+        (["fields"], ["cls", "cls"], "fields must be a list of different names"),
+        (["fields"], ["jpg"], 'class_samples must be empty, since fields has no "cls"'),
+        (["classes"], ["a", "a"], "classes must be a list of different names"),
+        (["classes"], ["\ud800", "b"], "classes must be a list of different names"),
+        (["classes"], [], "class_samples must be one number for each of 0 classes"),
+        (["class_samples"], [math.inf, 1], r"class_samples must be a list of whole numbers from 0, found \[inf, 1\]"),
+        (["class_samples"], [math.nan, 1], "class_samples must be a list of whole numbers"),
+        (["class_samples"], ["4", "1"], "class_samples must be a list of whole numbers"),
+        (["class_samples"], [4.0, 1.0], "class_samples must be a list of whole numbers"),
+        (["class_samples"], [6, -1], "class_samples must be a list of whole numbers"),
+        (["class_samples"], {"4": 1, "1": 1}, "class_samples must be a list of whole numbers"),
+        (["class_samples"], None, "class_samples must be a list of whole numbers"),
+        (["class_samples"], [5], "class_samples must be one number for each of 2 classes"),
+        (["class_samples"], [4, 2], "class_samples must be numbers that sum to the 5 samples"),
+    ],
 )
-def test_absurd_numbers_in_an_index_are_refused(values: dict[str, object]) -> None:
-    shards = json.loads(index_of(2).pack())["shards"]
-    with pytest.raises(ShardError, match="damaged"):
-        Index.unpack(_changed(shards=[shards[0] | values]), "x")
+def test_the_value_that_is_wrong_is_named(path: list[str | int], value: object, says: str) -> None:
+    with pytest.raises(ShardError, match=rf"d/index\.json is no index that can be used: {says}") as caught:
+        Index.unpack(json.dumps(_replaced(json.loads(KNOWN), path, value)).encode(), "d/index.json")
+    assert len(str(caught.value)) < 300
+
+
+def test_shards_that_sum_to_more_than_can_be_counted_are_refused() -> None:
+    entries = tuple(ShardEntry(f"{number}.tar", HUGE, HUGE, SHA) for number in range(4))  # 2**64 - 4: a wrapped sum
+    with pytest.raises(ConfigError, match=r"at most 2\*\*62 - 1 samples, these shards have 18446744073709551612"):
+        Index(entries, ("jpg",))
+    shard = {"name": "a", "bytes": HUGE, "samples": 2**53 - 1, "sha256": None, "offsets_sha256": SHA}
+    shards = [{**shard, "name": str(number)} for number in range(1000)]
+    data = _changed(shards=shards, samples=1000 * (2**53 - 1), bytes=1000 * HUGE)
+    with pytest.raises(ShardError, match="samples must be a whole number"):
+        Index.unpack(data, "x")
+
+
+def _replaced(document: object, path: list[str | int], value: object) -> object:
+    """Return a document with one value replaced; an empty path means all of it."""
+    if not path:
+        return value
+    changed = copy.copy(document)
+    changed[path[0]] = _replaced(document[path[0]], path[1:], value)
+    return changed
+
+
+def _paths(document: object) -> list[list[str | int]]:
+    inside = document.items() if isinstance(document, dict) else enumerate(document) if type(document) is list else ()
+    return [[], *([key, *path] for key, value in inside for path in _paths(value))]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2, 3, 5, 2**62 - 1, 2**62, 2**63, 2**64, -1, 10240, SHA, "cls", "s1.tar"])
+    | st.floats()
+    | st.text(st.characters(), max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(st.tuples(st.integers(0, 99), JSON), min_size=1, max_size=3))
+def test_any_json_at_any_place_is_read_as_it_stands_or_refused(changes: list[tuple[int, object]]) -> None:
+    document = json.loads(KNOWN)
+    for place, value in changes:
+        paths = _paths(document)
+        document = _replaced(document, paths[place % len(paths)], value)
+    try:
+        found = Index.unpack(json.dumps(document).encode(), "d/index.json")
+    except ShardError as error:
+        said = str(error)
+        assert said.startswith("d/index.json is no index that can be used: ")
+        return
+    known = {**document, "shards": [{name: shard[name] for name in SHARD_KEYS} for shard in document["shards"]]}
+    again = json.loads(found.pack())
+    assert json.dumps(again, sort_keys=True) == json.dumps({name: known[name] for name in again}, sort_keys=True)
+
+
+SHARD_KEYS = ("name", "bytes", "samples", "sha256", "offsets_sha256")
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, len(KNOWN) - 1), st.binary(min_size=1, max_size=6)), max_size=4))
+def test_any_bytes_are_an_index_or_refused(changes: list[tuple[int, bytes]]) -> None:
+    data = bytearray(KNOWN)
+    for position, raw in changes:
+        data[position : position + len(raw)] = raw
+    with contextlib.suppress(ShardError):
+        assert Index.unpack(bytes(data), "x").pack()
 
 
 def scan(tmp_path: Path, members: list[tuple[str, bytes]]) -> dict[str, dict[str, bytes]]:

@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import json
 import multiprocessing
 import os
 import pickle
@@ -184,7 +185,7 @@ def test_labels_that_are_no_numbers(tmp_path: Path, text: bytes) -> None:
 
 def test_labels_beyond_the_class_names(tmp_path: Path) -> None:
     write_shards(tmp_path, samples=3)
-    index = (tmp_path / INDEX_NAME).read_bytes().replace(b', "blue"', b"").replace(b"[1, 1, 1]", b"[1, 1]")
+    index = (tmp_path / INDEX_NAME).read_bytes().replace(b', "blue"', b"").replace(b"[1, 1, 1]", b"[1, 2]")
     (tmp_path / INDEX_NAME).write_bytes(index)
     with pytest.raises(SampleError, match=r"key 'c2/002': field 'cls' holds b'2': expected a number below 2"):
         everything(ShardDatastore(tmp_path))
@@ -384,6 +385,25 @@ def test_a_changed_offset_table_is_refused(folder: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(ShardError, match=r"shard-000000\.tar"):
         ShardDatastore(folder).encoded(np.arange(1))
+
+
+def rewrite_index(folder: Path, shard: dict[str, object], **values: object) -> None:
+    index = json.loads((folder / INDEX_NAME).read_bytes())
+    index["shards"][0].update(shard)
+    totals = {name: sum(entry[name] for entry in index["shards"]) for name in ("samples", "bytes")}
+    (folder / INDEX_NAME).write_text(json.dumps({**index, **totals, **values}))
+
+
+def test_an_index_that_lacks_a_field_of_its_shards_is_refused(folder: Path) -> None:
+    rewrite_index(folder, {}, fields=["jpg"], class_samples=[])
+    with pytest.raises(ShardError, match=r"the index states the fields \['jpg'\], found \['cls', 'jpg'\]"):
+        ShardDatastore(folder).raw(0)
+
+
+def test_an_index_that_invents_samples_costs_no_memory(folder: Path) -> None:
+    rewrite_index(folder, {"samples": 2**50, "bytes": 2**60}, class_samples=[])
+    with pytest.raises(ShardError, match="the index states bytes: 1152921504606846976"):
+        ShardDatastore(folder).count_each_label()
 
 
 def test_an_offset_table_of_another_shard_is_refused(folder: Path) -> None:

@@ -69,6 +69,15 @@ def test_bytes_of_the_format_are_golden(tmp_path: Path) -> None:
     assert files_of(tmp_path)["shard-000000.tar" + SUFFIX] == GOLDEN_TABLE
 
 
+@pytest.mark.parametrize("classes", [["a", "b", "a"], ["\ud800"], [1, 2], "aa"])
+def test_class_names_that_no_index_could_hold_are_refused_before_anything_is_written(
+    classes: list, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="classes of an index must be a list of different names, got"):
+        ShardWriter(tmp_path / "set", classes=classes)
+    assert not (tmp_path / "set").exists()
+
+
 GOLDEN_TAR = "070780c468d17fdafa24f8a73d05e30c0fef44fb6ee0a3a6d17e2bed6c9eacbf"
 GOLDEN_TABLE = "45b4d62f27200f6988ed9ed14dee9e256af536110e89b068eb8c70ffcf8ba30e"
 
