@@ -97,7 +97,8 @@ def fit(
     The weights depend on the model's first weights, data, loss, optimizer, seed, batch size and number of steps; not on
     workers, prefetch, validation or logging: bit for bit, as far as the device's own kernels are repeatable. What the
     model draws (dropout) is seeded anew at each step; torch's random generators and the mode of each module are left as
-    they were found. A loader that was given stays open and stands after the last step.
+    they were found. A loader that was given stays open and stands after the last step that changed the weights, however
+    the run ended: whoever iterates it goes on there.
 
     Args:
         model: any module with trainable parameters; trained in place.
@@ -113,8 +114,8 @@ def fit(
             all is "done"; the run ends when it returns "stop".
 
     Returns:
-        The model, its history, why the run ended and where its time went. Ctrl-C ends the run as well, with the stop
-        reason "interrupted".
+        The model, its history, why the run ended and where its time went. Ctrl-C ends the run as well, after the step
+        that it came in, with the stop reason "interrupted"; pressed a second time it does not wait for the step.
 
     Raises:
         ConfigError: settings that cannot work, found before the first step.
@@ -140,21 +141,22 @@ def fit(
     ):
         tell = _Teller(on_event, run, validator)
         try:
-            tell("start")
-            for step in run:
-                outputs = model(step.inputs)
-                if prepare is None:
-                    check_labels(loss, outputs, step.host)
-                step.backward(loss(step.without_padding(outputs), step.without_padding(step.targets)))
-                step.update()
-                tell("step")
-                if validator.is_due(step, run) and run.check_finite():
-                    validator.validate(run)
-                    tell("validation")
-                if step.is_epoch_end:
-                    tell("epoch")
+            with run.interrupts.held():
+                tell("start")
+                for step in run:
+                    outputs = model(step.inputs)
+                    if prepare is None:
+                        check_labels(loss, outputs, step.host)
+                    step.backward(loss(step.without_padding(outputs), step.without_padding(step.targets)))
+                    step.update()
+                    tell("step")
+                    if validator.is_due(step, run) and run.check_finite():
+                        validator.validate(run)
+                        tell("validation")
+                    if step.is_epoch_end:
+                        tell("epoch")
         except KeyboardInterrupt:
-            run.stop("interrupted")
+            run.stop("interrupted", _where(run))
         validator.restore_best(run)
     tell("done")
     if run.stop_reason == "loss not finite":
@@ -168,6 +170,16 @@ def fit(
         step=run.step,
         best_step=validator.best_step,
         best_value=validator.best_value,
+    )
+
+
+def _where(run: Run) -> str:
+    last = run.last_step
+    if last is None or last.is_done:
+        return f"interrupted after step {run.step}"
+    return (
+        f"interrupted twice, in the middle of step {last.number}: the optimizer did {run.step} steps, and what a "
+        "forward pass changes (batch norm's statistics) may be ahead of it"
     )
 
 

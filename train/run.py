@@ -17,6 +17,7 @@ from .checks import check_optimizer, check_padding, trainable_parameters
 from .config import DEFAULTS, TrainConfig
 from .device import DeviceFeed, choose_device, mode, restored_generators, seed_step
 from .history import History
+from .interrupt import Interrupts
 from .loading import Data, training_loader
 from .prepare import Prepare
 from .progress import Progress
@@ -64,6 +65,8 @@ class Run:
         feed: carries batches there.
         history: the rows so far.
         step: optimizer steps done since the start of epoch 0.
+        interrupts: puts off Ctrl-C where your loop asks for it: ``with run.interrupts.held():`` around the whole loop,
+            and it comes between steps only.
         last_step: the newest step, done or not; None before the first.
         total_steps: what ``step`` will be at the end, unless the run is stopped.
         stop_reason: why the run ended; None while it goes on.
@@ -122,10 +125,13 @@ class Run:
         self._recorder = Recorder(self.history, self._progress)
         self.feed = DeviceFeed(self.device)
         self.last_step: Step | None = None
+        self.interrupts = Interrupts()
         self._open: ExitStack | None = None
+        self._is_iterated = False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(self.interrupts)
             if self._owns_loader:
                 stack.callback(self.loader.close)
             stack.enter_context(self.history)
@@ -142,8 +148,10 @@ class Run:
     ) -> None:
         if self._open is None:
             return
-        with self._open:
+        with self._open, self.interrupts.held():
             self._open = None
+            if self._is_iterated and not self._owns_loader:
+                self._settle_loader()
             if isinstance(error, Exception) and self.last_step is not None and not self.last_step.is_done:
                 error.add_note(f"headrace: in {self.last_step}")
             if error is None:
@@ -151,14 +159,23 @@ class Run:
                 self._progress.say(f"{self.stop_reason or 'left'} after step {self.step}; {self.report.verdict}")
             self._recorder.watch.lap(Phase.OTHER)
 
+    def _settle_loader(self) -> None:
+        """Let a loader that was given stand after the last step that changed the weights, so that no batch is lost.
+
+        It stands elsewhere if the loop was left inside a step, or if a step's loss was refused.
+        """
+        epoch, step = divmod(self.step, len(self.loader))
+        self.loader.load_state_dict(self.loader.state_dict() | {"epoch": epoch, "step": step})
+
     def __iter__(self) -> Iterator[Step]:
         """Go through the steps that are left.
 
         Raises:
             ConfigError: outside of ``with``, a second time, or after a step without ``update``.
         """
-        if self._open is None or self.last_step is not None:
+        if self._open is None or self._is_iterated:
             raise ConfigError("iterate over a Run once, inside of `with Run(...) as run:`")
+        self._is_iterated = True
         # a loader that was left inside an epoch would go on with the next one: a run continues where it stands
         self.loader.load_state_dict(self.loader.state_dict())
         self._recorder.watch.lap(Phase.OTHER)
@@ -172,7 +189,13 @@ class Run:
 
     def _batches(self) -> Iterator[Batch]:
         while not self.is_stopped:
-            yield from self.loader
+            batches = iter(self.loader)
+            while (batch := self._wait_for(batches)) is not None:
+                yield batch
+
+    def _wait_for(self, batches: Iterator[Batch]) -> Batch | None:
+        with self.interrupts.allowed():
+            return next(batches, None)
 
     def _begin(self, host: Batch) -> Step:
         self._lap_unless_hidden(Phase.START if self.last_step is None else Phase.WAIT)

@@ -81,9 +81,14 @@ class Validator:
         return due or step.number == run.total_steps
 
     def validate(self, run: Run) -> None:
-        """Measure the model, write the values into the history, and stop the run if patience is over."""
+        """Measure the model, write the values into the history, and stop the run if patience is over.
+
+        Ctrl-C breaks off the measuring, and then nothing is changed.
+        """
         with run.validating():
-            self.values = measure(run.model, self._loader, run.feed, self._loss, self._metrics, self._prepare)
+            with run.interrupts.allowed():
+                values = measure(run.model, self._loader, run.feed, self._loss, self._metrics, self._prepare)
+            self.values = values
             self._judge(run)
         run.record(self.values)
 

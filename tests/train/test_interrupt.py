@@ -1,0 +1,279 @@
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from headrace.datastores import Loader
+from headrace.train import FitResult, Run, TrainConfig, fit, weights_sha256
+from headrace.train.interrupt import Interrupts
+from headrace.train.loop import FitState
+
+_CONFIG = TrainConfig(max_epochs=2, batch_size=8, progress="none", device="cpu")
+
+
+class Pairs:
+    """Forty small images; ``hook(index)`` is called before each is made."""
+
+    def __init__(self, hook: Callable[[int], None] = abs) -> None:
+        self.hook = hook
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        self.hook(index)
+        return np.random.default_rng(index).integers(0, 256, (4, 4, 3), dtype=np.uint8), index % 2
+
+
+class Model(nn.Module):
+    """Batch norm, momentum and dropout: whatever a step changes shows in the weights or buffers."""
+
+    def __init__(self, hook: Callable[[int], None] = lambda _: None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.drop, self.linear = nn.BatchNorm2d(3), nn.Dropout(0.2), nn.Linear(48, 2)
+        self.hook, self.calls = hook, 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.hook(self.calls)
+        return self.linear(self.drop(self.norm(inputs)).flatten(1))
+
+
+def _press(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _press_and_fail() -> None:
+    _press()
+    raise ZeroDivisionError
+
+
+def _press_at(*moments: int) -> Callable[[int], None]:
+    return lambda number: _press() if number in moments else None
+
+
+def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def _whole(epochs: int = 2) -> str:
+    model = Model()
+    fit(model, Pairs(), cross_entropy, _optimizer(model), dataclasses.replace(_CONFIG, max_epochs=epochs))
+    return weights_sha256(model)
+
+
+def _fit_until_done(model: nn.Module, loader: Loader) -> list[FitResult]:
+    optimizer, results = _optimizer(model), []
+    while not results or results[-1].stop_reason == "interrupted":
+        results.append(fit(model, loader, cross_entropy, optimizer, _CONFIG))
+        assert len(results) < 20
+    return results
+
+
+def test_ctrl_c_within_a_step_loses_no_step() -> None:
+    model = Model(_press_at(1, 3, 5, 9))
+    with Loader(Pairs(), 8) as loader:
+        results = _fit_until_done(model, loader)
+        assert [result.step for result in results] == [1, 3, 5, 9, 10]
+        assert (loader.epoch, loader.step) == (2, 0)
+    assert weights_sha256(model) == _whole()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_while_a_batch_is_made_is_not_put_off() -> None:
+    made: list[int] = []
+
+    def hook(index: int) -> None:
+        made.append(index)
+        if len(made) == 21:
+            _press()
+
+    model = Model()
+    with Loader(Pairs(hook), 8) as loader:
+        results = _fit_until_done(model, loader)
+    assert [result.step for result in results] == [2, 10]
+    assert len(made) < 21 + 8 * 8 + 8  # the sample in hand was given up
+    assert weights_sha256(model) == _whole()
+
+
+_SCRIPT = """
+import dataclasses, signal, sys, time
+from test_interrupt import _CONFIG, Loader, Model, Pairs, _optimizer, cross_entropy, fit, weights_sha256
+
+model = Model(lambda _: time.sleep(0.005))
+optimizer, loader = _optimizer(model), Loader(Pairs(), 8, workers=int(sys.argv[1]))
+config = dataclasses.replace(_CONFIG, max_epochs=20)
+stopped = 0
+print("ready", flush=True)
+while True:
+    try:
+        while loader.epoch < config.max_epochs:
+            stopped += fit(model, loader, cross_entropy, optimizer, config).stop_reason == "interrupted"
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        break
+    except KeyboardInterrupt:  # it came while a fit was set up or taken down
+        pass
+print(stopped, loader.epoch, loader.step, weights_sha256(model))
+loader.close()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ctrl_c_at_any_moment_loses_no_step(workers: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, str(script), str(workers)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        rng = random.Random(0)
+        while process.poll() is None:
+            time.sleep(rng.uniform(0.03, 0.15))  # apart enough that no press is a second one
+            process.send_signal(signal.SIGINT)
+        stopped, *rest = process.stdout.read().split()
+    assert int(stopped) >= 3
+    assert rest == ["20", "0", _whole(20)]
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step() -> None:
+    model = Model(lambda call: (_press(), _press()) if call == 3 else None)
+    with Loader(Pairs(), 8) as loader:
+        result = fit(model, loader, cross_entropy, _optimizer(model), _CONFIG)
+        assert (loader.epoch, loader.step) == (0, 2)
+    assert (result.step, result.stop_reason) == (2, "interrupted")
+    assert "in the middle of step 3" in result.message
+
+
+def test_ctrl_c_does_not_cut_on_event_short() -> None:
+    saved: list[int] = []
+
+    def save(event: str, state: FitState) -> None:
+        if event == "step":
+            _press()
+            saved.append(state.step)
+
+    model = Model()
+    result = fit(model, Pairs(), cross_entropy, _optimizer(model), _CONFIG, on_event=save)
+    assert saved == [1] == [result.step]
+
+
+def test_an_error_in_the_model_leaves_the_loader_before_that_step() -> None:
+    def fail(call: int) -> None:
+        if call == 4:
+            raise ZeroDivisionError("fourth")
+
+    model = Model(fail)
+    optimizer = _optimizer(model)
+    with Loader(Pairs(), 8) as loader:
+        with pytest.raises(ZeroDivisionError, match="fourth"):
+            fit(model, loader, cross_entropy, optimizer, _CONFIG)
+        assert (loader.epoch, loader.step) == (0, 3)
+        fit(model, loader, cross_entropy, optimizer, _CONFIG)
+    assert weights_sha256(model) == _whole()
+
+
+def test_an_infinite_loss_leaves_the_loader_before_that_step() -> None:
+    model = Model()
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(outputs, targets) * (np.inf if model.calls == 4 else 1)
+
+    with Loader(Pairs(), 8) as loader:
+        with pytest.warns(RuntimeWarning, match="step 3 of epoch 0"):
+            result = fit(model, loader, loss, _optimizer(model), _CONFIG)
+        assert (result.step, loader.epoch, loader.step) == (3, 0, 3)
+
+
+def test_a_run_that_is_left_in_a_step_settles_its_loader() -> None:
+    model = Model()
+    with Loader(Pairs(), 8) as loader:
+        with Run(model, loader, _optimizer(model), _CONFIG) as run:
+            for step in run:
+                if step.number == 4:
+                    break
+                step.backward(cross_entropy(model(step.inputs), step.targets))
+                step.update()
+        assert (loader.epoch, loader.step) == (0, 3)
+        assert next(iter(loader)).step == 3
+
+
+def test_an_allowed_block_delivers_what_was_put_off() -> None:
+    done = []
+
+    def work(interrupts: Interrupts) -> None:
+        with interrupts.held():
+            _press()
+            done.append("held")
+            with interrupts.allowed():
+                done.append("allowed")
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        work(interrupts)
+    assert done == ["held"]
+
+
+def test_blocks_lie_inside_each_other() -> None:
+    done = []
+
+    def work(interrupts: Interrupts) -> None:
+        with interrupts.held():
+            with interrupts.held():
+                _press()
+                done.append("inner")
+            done.append("outer")
+        done.append("behind")
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        work(interrupts)
+    assert done == ["inner", "outer"]
+
+
+def test_an_error_in_a_block_goes_first_and_the_interrupt_is_not_lost() -> None:
+    with Interrupts() as interrupts:
+        with pytest.raises(ZeroDivisionError), interrupts.held():
+            _press_and_fail()
+        with pytest.raises(KeyboardInterrupt), interrupts.held():
+            pass
+
+
+def test_a_handler_of_the_user_is_left_alone() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        handler = signal.getsignal(signal.SIGINT)
+        with Interrupts() as interrupts, interrupts.held():
+            _press()
+            assert seen == [signal.SIGINT]
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_may_train() -> None:
+    results: list[FitResult] = []
+
+    def train() -> None:
+        model = Model()
+        results.append(fit(model, Pairs(), cross_entropy, _optimizer(model), _CONFIG))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert weights_sha256(results[0].model) == _whole()
