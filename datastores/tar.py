@@ -61,11 +61,19 @@ class Member:
 
 @dataclass(slots=True)
 class _Override:
-    """What long-name and PAX headers say about the next member."""
+    """What long-name and PAX headers say about the next member, or global ones about all that follow."""
 
     path: str | None = None
     linkpath: str | None = None
     size: int | None = None
+
+    def over(self, other: "_Override") -> "_Override":
+        """Return what counts if this stands nearer to the member than ``other`` does."""
+        return _Override(
+            other.path if self.path is None else self.path,
+            other.linkpath if self.linkpath is None else self.linkpath,
+            other.size if self.size is None else self.size,
+        )
 
 
 class TarReader:
@@ -108,7 +116,8 @@ class TarReader:
                 self._extend(target, kind, self._extension(payload, size, offset))
                 offset = payload + size + padding(size)
                 continue
-            member, offset = self._member(block, kind, header, payload, size, override)
+            stated = override.over(self._defaults).over(_Override(_header_name(block), _text(block[157:257]), size))
+            member, offset = self._member(kind, header, payload, stated)
             if member is not None:
                 yield member
             header, override = offset, _Override()
@@ -141,11 +150,9 @@ class TarReader:
                     )
                 return
 
-    def _member(
-        self, block: bytes, kind: bytes, header: int, payload: int, size: int, override: _Override
-    ) -> tuple[Member | None, int]:
-        """Return the member that ``block`` describes, if it is one, and the byte at which the next header begins."""
-        name = override.path or self._defaults.path or _header_name(block)
+    def _member(self, kind: bytes, header: int, payload: int, stated: _Override) -> tuple[Member | None, int]:
+        """Return the member that a header describes, if it is one, and the byte at which the next header begins."""
+        name, size = stated.path or "", stated.size or 0
         if kind in _PASSED_OVER:
             self.skipped[_PASSED_OVER[kind]] += 1
             return None, payload
@@ -153,10 +160,7 @@ class TarReader:
             what = "sparse" if kind == b"S" else "part of a multi-volume archive"
             raise ShardError(f"{self.where}: member {name!r} at byte {header} is {what}: pack it again without that")
         if kind == b"1":
-            linkname = override.linkpath or self._defaults.linkpath or _text(block[157:257])
-            return self._linked(name, linkname, header), payload
-        for stated in (override.size, self._defaults.size):
-            size = size if stated is None else stated
+            return self._linked(name, stated.linkpath or "", header), payload
         if payload + size > self.size:
             raise self._truncated(payload, f"member {name!r} needs {size} bytes", max(0, self.size - payload))
         following = payload + size + padding(size)

@@ -182,18 +182,71 @@ def test_base_256_sizes_beyond_8_gib() -> None:
     ]
 
 
-def test_pax_size_and_global_headers_count() -> None:
-    def pax(kind: bytes, **values: str) -> bytes:
-        records = b""
-        for key, value in values.items():
-            body = f" {key}={value}\n".encode()
-            length = len(body) + len(str(len(body) + 2))
-            records += f"{length}".encode() + body
-        return block_of("pax", len(records), kind) + padded(records)
+def pax(kind: bytes, **values: str) -> bytes:
+    """Return an extended header for one member (x) or for all that follow (g)."""
+    records = b""
+    for key, value in values.items():
+        body = f" {key}={value}\n".encode()
+        length = len(body) + len(str(len(body) + 2))
+        records += f"{length}".encode() + body
+    return block_of("pax", len(records), kind) + padded(records) if values else b""
 
+
+def test_pax_size_and_global_headers_count() -> None:
     data = pax(b"g", comment="made by hand") + pax(b"x", path="real/näme.jpg", size="3")
     data += block_of("short", 0) + padded(b"abc") + block_of("b.jpg", 2) + padded(b"de") + END
     assert contents(data) == {"real/näme.jpg": b"abc", "b.jpg": b"de"}
+
+
+def by_tarfile(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {info.name: archive.extractfile(info).read() for info in archive}
+
+
+SHORT = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="/."), min_size=1, max_size=12)
+LOCAL = st.fixed_dictionaries({"name": SHORT, "data": st.binary(max_size=700), "own": st.booleans()})
+GLOBAL = st.sampled_from(["", "path", "size", "path size"])
+
+
+@given(
+    st.sampled_from(["", "path", "size", "path size"]),
+    SHORT,
+    st.binary(max_size=9),
+    st.lists(LOCAL, min_size=1, max_size=5),
+)
+@example("size", "g", b"ab", [{"name": "a", "data": b"abc", "own": True}])
+@example("path", "g", b"ab", [{"name": "a", "data": b"abc", "own": True}])
+def test_what_a_pax_header_says_of_one_member_is_nearer_than_what_another_says_of_all(
+    keys, name, data, members
+) -> None:
+    values = {"path": f"all/{name}", "size": str(len(data))}
+    archive = pax(b"g", **{key: values[key] for key in keys.split()})
+    for number, member in enumerate(members):
+        if member["own"]:
+            archive += pax(b"x", path=f"{number}/{member['name']}", size=str(len(member["data"])))
+            archive += block_of("other", 7) + padded(member["data"])
+        else:
+            archive += block_of(f"{number}.txt", len(data)) + padded(data)
+    archive += END
+    assert contents(archive) == by_tarfile(archive)
+    own = {f"{number}/{member['name']}": member["data"] for number, member in enumerate(members) if member["own"]}
+    assert own.items() <= contents(archive).items()
+
+
+@pytest.mark.parametrize("everywhere", [{}, {"linkpath": "a.jpg"}])
+@pytest.mark.parametrize("here", [{}, {"linkpath": "b.jpg"}])
+def test_the_nearest_link_path_counts(everywhere: dict[str, str], here: dict[str, str]) -> None:
+    archive = block_of("a.jpg", 1) + padded(b"A") + block_of("b.jpg", 1) + padded(b"B") + block_of("c.jpg", 1)
+    archive += padded(b"C") + pax(b"g", **everywhere) + pax(b"x", **here)
+    archive += block_of("link.jpg", 0, b"1", (157, b"c.jpg")) + END
+    expected = {"linkpath": "c.jpg", **everywhere, **here}["linkpath"][0].upper().encode()
+    assert contents(archive)["link.jpg"] == expected
+    assert contents(archive) == by_tarfile(archive)
+
+
+def test_an_empty_path_of_one_member_hides_that_of_all() -> None:
+    archive = pax(b"g", path="all.jpg") + pax(b"x", path="") + block_of("a.jpg", 1) + padded(b"A") + END
+    assert contents(archive) == by_tarfile(archive) == {"": b"A"}
 
 
 def test_names_that_are_no_utf8_come_back_unchanged() -> None:
