@@ -8,7 +8,8 @@
                                             the same for the sample's label maps, boxes and key points
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -141,7 +142,8 @@ class AugmentedImageDatastore(Datastore):
         if not 0 <= index < len(self):
             raise IndexError(f"sample ids must be in 0 .. {len(self) - 1}, got {index}")
         ids = np.array([index], np.int64)
-        sample = next(self._samples(ids, draw, Clock()))
+        with closing(self._samples(ids, draw, Clock())) as samples:
+            sample = next(samples)
         placement = self._placement(index, sample, next(self._drawn(ids, draw)))
         for name in (*self._pictures, *self.joint.others):
             sample[name] = self._moved(index, sample, name, placement)
@@ -178,17 +180,17 @@ class AugmentedImageDatastore(Datastore):
         """
         drawn = self._drawn(ids, draw)
         clock.lap(Stage.AUGMENT)
-        samples = self._samples(ids, draw, clock)
-        for row, (index, sample, numbers) in enumerate(zip(ids.tolist(), samples, drawn, strict=True)):
-            placement = self._placement(index, sample, numbers)
-            for name, column in rows.items():
-                if name in self._pictures:
-                    self._moved_picture(index, name, sample[name], placement, column[row])
-                    continue
-                if name in self.joint.others:
-                    sample[name] = self._moved(index, sample, name, placement)
-                self._put(sample, index, name, column, row)
-            clock.lap(Stage.AUGMENT)
+        with closing(self._samples(ids, draw, clock)) as samples:
+            for row, (index, sample, numbers) in enumerate(zip(ids.tolist(), samples, drawn, strict=True)):
+                placement = self._placement(index, sample, numbers)
+                for name, column in rows.items():
+                    if name in self._pictures:
+                        self._moved_picture(index, name, sample[name], placement, column[row])
+                        continue
+                    if name in self.joint.others:
+                        sample[name] = self._moved(index, sample, name, placement)
+                    self._put(sample, index, name, column, row)
+                clock.lap(Stage.AUGMENT)
         if self.photometric and "image" in rows:
             rows["image"][:] = self._changed(rows["image"], ids, draw)
             clock.lap(Stage.AUGMENT)
@@ -209,7 +211,7 @@ class AugmentedImageDatastore(Datastore):
         """Say where sample ``index`` comes from: what the source says."""
         return self.source.locate(index)
 
-    def _samples(self, ids: IntArray, draw: Draw, clock: Clock) -> Iterator[Sample]:
+    def _samples(self, ids: IntArray, draw: Draw, clock: Clock) -> Generator[Sample]:
         """Read samples; each image is valid until the next one is asked for."""
         if isinstance(self.source, ImageSource):
             files = self.source.encoded(ids)
@@ -219,13 +221,14 @@ class AugmentedImageDatastore(Datastore):
                 clock.lap(Stage.DECODE)
                 yield {"image": image} if file.label is None else {"image": image, "label": file.label}
             return
-        for index, found in zip(ids.tolist(), self.source.sample_many(ids, draw), strict=True):
-            sample = dict(found)
-            clock.lap(Stage.READ)
-            for name in self._pictures:
-                sample[name] = self._pixels(sample, index, name)
-            clock.lap(Stage.DECODE)
-            yield sample
+        with closing(self.source.sample_many(ids, draw)) as samples:
+            for index, found in zip(ids.tolist(), samples, strict=True):
+                sample = dict(found)
+                clock.lap(Stage.READ)
+                for name in self._pictures:
+                    sample[name] = self._pixels(sample, index, name)
+                clock.lap(Stage.DECODE)
+                yield sample
 
     def _pixels(self, sample: Sample, index: int, name: str) -> Pixels:
         image = np.asarray(self._value(sample, index, name))

@@ -2,7 +2,8 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -125,13 +126,14 @@ class Datastore(ABC):
             FieldError: a sample lacks a field.
             ShapeError: a sample's field has another shape or a dtype that does not fit.
         """
-        for row, (index, sample) in enumerate(zip(ids.tolist(), self.sample_many(ids, draw), strict=True)):
-            for name, column in rows.items():
-                self._put(sample, index, name, column, row)
-            clock.lap(Stage.READ)
+        with closing(self.sample_many(ids, draw)) as samples:
+            for row, (index, sample) in enumerate(zip(ids.tolist(), samples, strict=True)):
+                for name, column in rows.items():
+                    self._put(sample, index, name, column, row)
+                clock.lap(Stage.READ)
 
-    def sample_many(self, ids: IntArray, draw: Draw) -> Iterator[Sample]:
-        """Make samples one after the other, each as ``sample`` makes it.
+    def sample_many(self, ids: IntArray, draw: Draw) -> Generator[Sample]:
+        """Make samples one after the other, each as ``sample`` makes it; to be closed if it is left before its end.
 
         Args:
             ids: int64 (n,), sample ids.

@@ -1,7 +1,7 @@
 """Batches made in this process: the same interface as the pool of processes, and the same code for the rows."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Protocol
 
 import torch
@@ -10,6 +10,7 @@ from ..augment.random import Draw
 from .clock import Clock
 from .datastore import Datastore
 from .incidents import Incident, OnError
+from .locks import ProcessLock
 from .messages import Failed, Task
 from .meter import Meter
 from .schema import IntArray, Rows
@@ -82,19 +83,35 @@ class Dispatcher(Protocol):
         """Stop; batches that were handed out stay valid."""
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch work in this thread alone, as it does in a worker.
+class _OneThread:
+    """Lets torch work in one thread, as it does in a worker, while batches are made here.
 
     Splitting the resampling of one image over cores costs more than it saves: measured, 9 times the time where another
-    process used the second core.
+    process used the second core. The number belongs to the whole process: of several threads that make batches at the
+    same time, the first one notes it and the last one restores it.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._inside = 0
+        self._before = 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = torch.get_num_threads()
+            self._inside += 1
+            torch.set_num_threads(1)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            torch.set_num_threads(self._before)
+
+
+_ONE_THREAD = _OneThread()
 
 
 class InlineDispatcher:
@@ -120,7 +137,7 @@ class InlineDispatcher:
         slot = self._ring.acquire()
         rows = self._ring.lend(slot, len(ticket.ids))
         task, clock = Task(0, slot, 0, ticket.draw, ticket.ids), Clock()
-        with _one_thread():
+        with _ONE_THREAD:
             done = make_rows(self._source, task, rows, clock, self._action)
         if isinstance(done, Failed):
             raise done.error

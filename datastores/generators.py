@@ -2,7 +2,7 @@
 
 A datastore that only has ``__len__`` and ``__getitem__`` can be random by ``random``, ``numpy.random`` or ``torch``
 alone. So that its samples too depend on (seed, epoch, sample id) and on nothing else, these generators are seeded
-before each sample, and afterwards they are what they were.
+before each sample, and afterwards they are what they were. Threads that make samples in this way take turns.
 """
 
 import random
@@ -13,16 +13,23 @@ from contextlib import contextmanager
 import numpy as np
 
 from ..augment.random import Draw
+from .locks import ProcessLock
 from .permute import derive_key
 
 __all__ = ["own_generators", "seed_generators"]
 
+_LOCK = ProcessLock()  # the generators belong to the whole process
 _PURPOSE = 0x47454E  # keeps these seeds apart from all other keys
 
 
 @contextmanager
 def own_generators() -> Iterator[None]:
-    """Give the global generators back afterwards as they were before."""
+    """Give the global generators back afterwards as they were before; one thread at a time."""
+    with _LOCK:
+        yield from _given_back()
+
+
+def _given_back() -> Iterator[None]:
     torch = sys.modules.get("torch")  # who has not imported it cannot draw from it
     states = (random.getstate(), np.random.get_state(), torch.random.get_rng_state() if torch else None)  # noqa: NPY002
     try:

@@ -3,7 +3,6 @@
 import io
 import pickle
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from typing import Any
 
 from ..errors import ConfigError
 from .datastore import Datastore
+from .locks import ProcessLock
 
 __all__ = ["Payload", "without_main"]
 
-_MAIN = threading.RLock()  # the main module belongs to the whole process
+_MAIN = ProcessLock()  # the main module belongs to the whole process
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class FitState:
 OnEvent: TypeAlias = Callable[[Event, FitState], Literal["stop"] | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FitResult:
     """What a run came to.
 
@@ -78,6 +78,11 @@ class FitResult:
     step: int
     best_step: int | None
     best_value: float | None
+
+    def __repr__(self) -> str:
+        best = "" if self.best_step is None else f", best validation loss {self.best_value:.4g} after {self.best_step}"
+        loss = f", loss {self.history[-1].loss:.4g}" if len(self.history) else ""
+        return f"<FitResult: {self.message} ({self.step} steps{loss}{best})>"
 
 
 def fit(

@@ -156,8 +156,12 @@ class Run:
                 error.add_note(f"headrace: in {self.last_step}")
             if error is None:
                 self._write_row()
-                self._progress.say(f"{self.stop_reason or 'left'} after step {self.step}; {self.report.verdict}")
+                self._progress.say(f"{self._summary()}; {self.report.verdict}")
             self._recorder.watch.lap(Phase.OTHER)
+
+    def _summary(self) -> str:
+        loss = f", loss {self.history[-1].loss:.4g}" if len(self.history) else ""
+        return f"{self.stop_reason or 'left'} after step {self.step}{loss}"
 
     def _settle_loader(self) -> None:
         """Let a loader that was given stand after the last step that changed the weights, so that no batch is lost.

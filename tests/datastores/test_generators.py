@@ -1,6 +1,10 @@
 """A user's own random __getitem__ is as reproducible as everything else."""
 
+import os
 import random
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -43,6 +47,74 @@ def test_the_trainers_own_generators_are_left_alone() -> None:
     Naive().sample(3, Draw())
     list(Loader(AugmentedImageDatastore((4, 4), [(np.zeros((4, 4, 3), np.uint8), 1)] * 9), 8))
     assert state() == before
+
+
+class Shared(Naive):
+    """Lets other threads in between its draws."""
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        first = random.random()
+        time.sleep(0.001)
+        return {"x": np.array([first, random.random(), torch.rand(1).item()]), "label": index}
+
+
+def test_threads_with_loaders_of_their_own_do_not_disturb_each_other() -> None:
+    alone = values(Loader(Shared(), 8, seed=3))
+    together: list[list[list[float]]] = []
+    threads = [threading.Thread(target=lambda: together.append(values(Loader(Shared(), 8, seed=3)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == [alone] * 3
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_an_error_that_somebody_keeps_does_not_keep_the_generators(augmented: bool) -> None:
+    """Its traceback holds the frames that were making samples."""
+
+    class Failing(Shared):
+        def __getitem__(self, index: int) -> dict[str, object]:
+            if index == 3:
+                raise ZeroDivisionError(f"drew {random.random()}")
+            return {"image": np.zeros((4, 4, 3), np.uint8), "label": index}
+
+    before = random.getstate()
+    data = AugmentedImageDatastore((4, 4), Failing()) if augmented else Failing()
+    with pytest.raises(ZeroDivisionError) as kept:
+        list(Loader(data, 8, shuffle="never"))
+    assert random.getstate() == before
+    thread = threading.Thread(target=lambda: Naive().sample(0, Draw()), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive(), kept
+
+
+def test_a_process_forked_while_samples_are_made_makes_its_own() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    class Slow(Naive):
+        def __getitem__(self, index: int) -> dict[str, object]:
+            inside.set()
+            leave.wait(10)
+            return {"x": np.zeros(3), "label": index}
+
+    thread = threading.Thread(target=lambda: Slow().sample(0, Draw()))
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if not child:
+        Naive().sample(0, Draw())
+        os._exit(7)
+    deadline = time.monotonic() + 5
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    leave.set()
+    thread.join()
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended[1]) == 7
 
 
 def test_one_sample_is_what_the_loader_gives() -> None:
