@@ -4,7 +4,7 @@
 |---|---|
 | JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, MPO; AVIF where Pillow has it | read; all else is an error |
 | several frames or pages | the first |
-| EXIF orientation 2 .. 8 | applied; other values are ignored. Only the EXIF block counts, XMP does not |
+| EXIF orientation 2 .. 8 | applied; other values are ignored. Only EXIF counts (all pieces of a block), XMP does not |
 | TIFF orientation | always applied |
 | transparency: an alpha channel, transparent palette entries or colours | composited on white |
 | 16 bits per channel | the upper 8 bits, so 65535 becomes 255 |
@@ -33,7 +33,6 @@ libjpeg-turbo with the accurate DCT and smooth chroma upsampling, and their resu
 import io
 import struct
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +45,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ..errors import ConfigError, DecodeError
+from .exif import PREFIX, orientation_of
+from .quiet import QUIET
 
 __all__ = ["MAX_PIXELS", "Color", "Decoder", "Pixels", "convert", "decode", "decode_mask"]
 
@@ -136,7 +137,7 @@ def decode_mask(
             values, exif = _labels(image, data), _exif(image)
     except Exception as error:  # Pillow's readers raise nearly every type there is
         raise DecodeError(_complaint(data, error, where)) from error
-    turned = _TURNS[_orientation(exif)](values[:, :, np.newaxis]) if apply_orientation else values[:, :, np.newaxis]
+    turned = _TURNS[orientation_of(exif)](values[:, :, np.newaxis]) if apply_orientation else values[:, :, np.newaxis]
     return np.require(turned[:, :, 0], requirements=("C", "W"))
 
 
@@ -185,7 +186,7 @@ class Decoder(threading.local):
             pixels, exif = self._usual_jpeg(data) or self._any(data)
         except Exception as error:  # Pillow's readers raise nearly every type there is
             raise DecodeError(_complaint(data, error, where())) from error
-        return _TURNS[_orientation(exif)](pixels) if self.apply_orientation else pixels
+        return _TURNS[orientation_of(exif)](pixels) if self.apply_orientation else pixels
 
     def _usual_jpeg(self, data: bytes) -> tuple[Pixels, bytes] | None:
         turbo = _simplejpeg()
@@ -280,7 +281,7 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
             load_readers()
     if kind not in Image.OPEN:
         raise DecodeError(f"this Pillow was built without {kind}: install a newer one, or convert the file")
-    with _SILENCE, Image.open(io.BytesIO(data), formats=(kind,)) as image:
+    with QUIET, Image.open(io.BytesIO(data), formats=(kind,)) as image:
         _check_size(image.width, image.height, max_pixels)
         image.load()
         yield image
@@ -299,36 +300,6 @@ def _simplejpeg() -> ModuleType | None:
         return None
     module: ModuleType = simplejpeg
     return module
-
-
-class _Silence:
-    """Keeps Pillow's warnings (large images, odd metadata) from the user, and from being errors under ``-W error``.
-
-    Warning filters belong to the process. Threads that saved and restored them each on its own would restore them in
-    the wrong order and leave them changed, so the first thread to come saves them and the last to leave restores them.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._filters = warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._threads == 0:
-                self._filters = warnings.catch_warnings()
-                self._filters.__enter__()
-                warnings.simplefilter("ignore")
-            self._threads += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._threads -= 1
-            if self._threads == 0:
-                self._filters.__exit__(None, None, None)
-
-
-_SILENCE = _Silence()
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
@@ -364,48 +335,28 @@ def _jpeg_header(data: bytes) -> _JpegHeader | None:
 
     Takes about 4 microseconds, a tenth of what Pillow takes to open the file.
     """
-    frame, exif = None, b""
+    frame, exif = None, list[bytes]()
     at = 2 if data.startswith(b"\xff\xd8") else len(data)
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker, length = data[at + 1], data[at + 2] << 8 | data[at + 3]
         end = at + 2 + length
         if marker == 0xDA:  # start of scan
-            return _JpegHeader(*frame, exif) if frame else None
+            return _JpegHeader(*frame, b"".join(exif)) if frame else None
         if marker in (0xC0, 0xC1, 0xC2) and frame is None and length >= 8 and end <= len(data):
             precision, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
             frame = (width, height, channels)
             if precision != 8 or channels not in (1, 3) or not (width and height):
                 return None
-        elif marker == 0xE1 and not exif and data.startswith(b"Exif\0\0", at + 4):
-            exif = data[at + 4 : end]
+        elif marker == 0xE1 and data.startswith(PREFIX, at + 4, end):
+            exif.append(data[at + 4 + len(PREFIX) : end])  # a block of more than 64 KB comes in pieces
         elif not (marker in (0xC4, 0xDB, 0xDD, 0xFE) or 0xE0 <= marker <= 0xEF) or length < 2:
             return None
         at = end
     return None
 
 
-def _orientation(exif: bytes) -> int:
-    """Return the orientation in an EXIF block (a small TIFF file), 1 .. 8; 1 where there is none that is valid."""
-    block = exif.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
-    if order is None:
-        return 1
-    try:
-        start: int = struct.unpack_from(order + "I", block, 4)[0]
-        count: int = struct.unpack_from(order + "H", block, start)[0]
-        for entry in range(start + 2, start + 2 + 12 * count, 12):
-            tag, kind, _, value, upper = struct.unpack_from(order + "HHIHH", block, entry)
-            if tag == _ORIENTATION_TAG:
-                if kind == _LONG:
-                    value = value | upper << 16 if order == "<" else value << 16 | upper
-                return value if kind in (_SHORT, _LONG) and 1 <= value <= 8 else 1
-    except struct.error:  # an offset that points beyond the block
-        return 1
-    return 1
-
-
-#: Numbers of the TIFF specification, revision 6.0.
-_ORIENTATION_TAG, _BITS_TAG, _SHORT, _LONG = 0x0112, 0x0102, 3, 4
+#: Of the TIFF specification, revision 6.0.
+_BITS_TAG = 0x0102
 
 #: Orientation -> the view that shows the image upright.
 _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
