@@ -180,14 +180,18 @@ class ShardDatastore(ImageSource):
         return {str(number): count for number, count in sorted(found.items())}
 
     def _image(self, shard: OpenShard, row: int, spans: list[Span | None]) -> EncodedImage:
-        columns = [shard.columns[name] for name in self._image_fields if name in shard.columns]
-        image = next((span for column in columns if (span := spans[column]) is not None), None)
-        if image is None:
-            raise _lacks(shard, row, spans, f"no image field ({';'.join(self._image_fields)})")
+        image = self._image_span(shard, row, spans)
         if self._label_field is None:
             return EncodedImage(self._reader.read(shard, [image])[0], None)
         data, label = self._reader.read(shard, [image, self._label_span(shard, row, spans)])
         return EncodedImage(data, self._label(shard, row, label))
+
+    def _image_span(self, shard: OpenShard, row: int, spans: list[Span | None]) -> Span:
+        for name in self._image_fields:
+            column = shard.columns.get(name)
+            if column is not None and (span := spans[column]) is not None:
+                return span
+        raise _lacks(shard, row, spans, f"no image field ({';'.join(self._image_fields)})")
 
     def _label_span(self, shard: OpenShard, row: int, spans: list[Span | None]) -> Span:
         column = shard.columns.get(self._label_field or "")
@@ -198,9 +202,9 @@ class ShardDatastore(ImageSource):
 
     def _label(self, shard: OpenShard, row: int, data: bytes) -> int:
         match = _LABEL.fullmatch(data)
-        label = int(match[1]) if match else None
-        if label is None or (self.classes and not 0 <= label < len(self.classes)):
-            wanted = f"a number below {len(self.classes)}" if self.classes else "a class number in ASCII digits"
+        label, classes = int(match[1]) if match else None, len(self.classes)
+        if label is None or (classes and not 0 <= label < classes):
+            wanted = f"a number below {classes}" if classes else "a class number in ASCII digits"
             raise SampleError(
                 f"{shard.where(row)}: field {self._label_field!r} holds {data[:40]!r}: expected {wanted}; "
                 "label_field=None ignores labels"

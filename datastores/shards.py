@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ class ShardReader:
                 "inode): start again with the new shards"
             )
         start, end = _extent(spans)
-        if end - start > sum(length for _, length in spans) + _MAX_GAP * (len(spans) - 1):
+        if end - start > sum(map(itemgetter(1), spans)) + _MAX_GAP * (len(spans) - 1):
             return [self.storage.read(shard.path, offset, length) for offset, length in spans]
         data = self.storage.read(shard.path, start, end - start)
         return [data[offset - start : offset - start + length] for offset, length in spans]
@@ -183,7 +184,7 @@ class ShardReader:
 
 def _extent(spans: list[Span]) -> Span:
     """Return the first byte of the spans, and the one behind the last."""
-    return min((start for start, _ in spans), default=0), max((start + size for start, size in spans), default=0)
+    return min(spans, default=(0, 0))[0], max(map(sum, spans), default=0)
 
 
 def _open_shard(storage: Storage, catalog: Catalog, number: int) -> OpenShard:
