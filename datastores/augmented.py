@@ -180,14 +180,16 @@ class AugmentedImageDatastore(Datastore):
         """
         drawn = self._drawn(ids, draw)
         clock.lap(Stage.AUGMENT)
+        pictures = {name: rows[name] for name in self._pictures if name in rows}
+        others = {name: column for name, column in rows.items() if name not in pictures}
+        moved = self.joint.others
         with closing(self._samples(ids, draw, clock)) as samples:
             for row, (index, sample, numbers) in enumerate(zip(ids.tolist(), samples, drawn, strict=True)):
                 placement = self._placement(index, sample, numbers)
-                for name, column in rows.items():
-                    if name in self._pictures:
-                        self._moved_picture(index, name, sample[name], placement, column[row])
-                        continue
-                    if name in self.joint.others:
+                for name, column in pictures.items():
+                    self._moved_picture(index, name, sample[name], placement, column[row])
+                for name, column in others.items():
+                    if name in moved:
                         sample[name] = self._moved(index, sample, name, placement)
                     self._put(sample, index, name, column, row)
                 clock.lap(Stage.AUGMENT)

@@ -209,7 +209,7 @@ class ImageSource(Datastore):
 
 def _fits(value: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Whether a value keeps its meaning in a dtype: whole numbers must not wrap, floats may lose digits."""
-    if np.can_cast(value.dtype, dtype, "safe"):
+    if value.dtype == dtype or np.can_cast(value.dtype, dtype, "safe"):
         return True
     if value.dtype.kind in "iu" and dtype.kind in "iuf":
         return bool((value.astype(dtype) == value).all())
