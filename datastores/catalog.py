@@ -3,13 +3,10 @@
 import fnmatch
 import math
 import re
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 from braceexpand import braceexpand
@@ -18,6 +15,7 @@ from ..errors import ConfigError, MissingDataError
 from .index import INDEX_NAME, Index, scan_shard
 from .listing import natural_key
 from .offsets import SUFFIX, OffsetTable
+from .scratch import Scratch
 from .staging import STAGING_NAME
 from .storage import Storage, os_failure
 
@@ -46,13 +44,13 @@ class Catalog:
         index: of all of them, as one set.
         files: where each lies.
         skipped: reason -> number of members that are no part of a sample, of the shards that had to be scanned.
-        scratch: temporary folder with the tables of those shards, to be removed by whoever keeps this catalog.
+        scratch: temporary folder with the tables of those shards.
     """
 
     index: Index
     files: tuple[ShardFile, ...]
     skipped: Counter[str]
-    scratch: str | None
+    scratch: Scratch | None
 
 
 def load_index(storage: Storage, folder: str) -> Index | None:
@@ -63,10 +61,10 @@ def load_index(storage: Storage, folder: str) -> Index | None:
     """
     path = f"{folder}/{INDEX_NAME}"
     try:
-        data = storage.map(path)
+        file = storage.open(path)
     except MissingDataError:
         return None
-    return Index.unpack(bytes(data), path)
+    return Index.unpack(file.read(0, file.size), path)
 
 
 def find_shards(
@@ -93,7 +91,7 @@ def find_shards(
         return finder.catalog(paths)
     except BaseException:
         if finder.scratch is not None:
-            shutil.rmtree(finder.scratch)
+            finder.scratch.remove()
         raise
 
 
@@ -182,7 +180,7 @@ class _Finder:
     storage: Storage
     mode: IndexMode
     on_scan: Callable[[], object] | None
-    scratch: str | None = None
+    scratch: Scratch | None = None
     parts: list[Index] = field(default_factory=list)
     files: list[ShardFile] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -240,13 +238,12 @@ class _Finder:
         """Write a table to the temporary folder, where all processes of this run can map it."""
         try:
             if self.scratch is None:
-                self.scratch = tempfile.mkdtemp(prefix="headrace-")
-            path = Path(self.scratch, f"{len(self.files):06d}{SUFFIX}")
-            path.write_bytes(table.pack())
+                self.scratch = Scratch.make()
+            path = self.scratch.write(f"{len(self.files):06d}{SUFFIX}", table.pack())
         except OSError as error:
             doing = f"keeping the index of {table.shard} in a temporary folder (`headrace index` makes one that stays)"
             raise os_failure(error, doing) from error
-        return str(path)
+        return path
 
     def catalog(self, paths: Sequence[str]) -> Catalog:
         index = Index.concat(self.parts)

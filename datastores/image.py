@@ -7,11 +7,11 @@ from typing import Literal, Self
 import numpy as np
 
 from ..augment.random import philox4x32
-from ..errors import ConfigError, MissingDataError, SampleError
+from ..errors import ConfigError, MissingDataError, SampleError, ShardError
 from .datastore import EncodedImage, ImageSource, fingerprint_of
 from .listing import IMAGE_EXTENSIONS, ImageFiles, list_images, natural_key
 from .schema import IntArray
-from .storage import Location, as_locations, open_storage, os_failure
+from .storage import Location, as_locations, open_storage, read_file
 
 __all__ = ["ImageDatastore", "LabelSource"]
 
@@ -281,8 +281,6 @@ def _no_images(location: Location, files: ImageFiles) -> MissingDataError:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read()
-    except OSError as error:
-        failure = os_failure(error, f"reading {path}")
-        raise failure if isinstance(failure, MissingDataError) else SampleError(str(failure)) from error
+        return read_file(path)
+    except ShardError as error:
+        raise SampleError(str(error)) from error

@@ -11,8 +11,9 @@ A table is one file beside its shard, ``<shard>.offsets``, little-endian::
               int64     key starts, (n + 1)
               uint8     keys, (k), UTF-8
 
-It is memory-mapped, so opening one costs the same for ten samples and for ten million, and all processes share its
-pages. Nothing in it is trusted: the sections must fit the file exactly, and each row is checked when it is used.
+It stays on the disk: a row is read when it is used, so ten million samples take no more memory than ten, and all
+processes share what the system caches. (A mapped file would do the same, but whoever cuts it would end the process.)
+Nothing in it is trusted: the sections must fit the file exactly, and each row is checked when it is used.
 """
 
 import json
@@ -23,11 +24,10 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import ShardError
 from .schema import IntArray
-from .storage import Buffer
+from .storage import Readable
 
 __all__ = ["SUFFIX", "OffsetTable", "Span", "TableBuilder"]
 
@@ -42,6 +42,8 @@ _ALIGNMENT = 64
 _MAX_HEADER = 1 << 20
 _MAX_FIELDS = 256  # samples x fields is what a table costs
 _ABSENT = (-1, -1)
+_KEY_ENDS = struct.Struct("<qq")
+_DENSE = 4  # rows are read at once if at least every fourth is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,46 +75,70 @@ class OffsetTable:
         shard: name of the shard, without its folder.
         shard_bytes: its size.
         fields: names of all fields that occur in it, sorted.
-        spans: int64 (samples, fields, 2), offset and length in bytes; -1 where a sample lacks the field.
-        key_starts: int64 (samples + 1), positions in ``keys``.
-        keys: uint8 (n,), all keys one after the other, UTF-8 with surrogate escapes.
+        file: the packed table.
+        layout: where its sections begin.
+        samples: number of rows.
+        key_bytes: of all keys together.
     """
 
     shard: str
     shard_bytes: int
     fields: tuple[str, ...]
-    spans: IntArray
-    key_starts: IntArray
-    keys: NDArray[np.uint8]
+    file: Readable
+    layout: _Layout
+    samples: int
+    key_bytes: int
 
     def __len__(self) -> int:
-        return len(self.spans)
+        return self.samples
+
+    @property
+    def spans(self) -> IntArray:
+        """All spans, int64 (samples, fields, 2): offset and length in bytes; -1 where a sample lacks the field."""
+        return self._spans(0, self.samples)
 
     def key(self, row: int) -> str:
         """Return the key of sample ``row``.
 
         Raises:
-            ShardError: the table is damaged.
+            ShardError: the table is damaged, or was cut.
         """
-        start, end = self.key_starts[row : row + 2].tolist()
-        if not 0 <= start <= end <= len(self.keys):
-            raise self._damaged(row, f"its key is at {start} to {end} of {len(self.keys)} bytes")
-        return self.keys[start:end].tobytes().decode("utf-8", "surrogateescape")
+        start, end = _KEY_ENDS.unpack(self.file.read(self.layout.starts + 8 * row, 16))
+        if not 0 <= start <= end <= self.key_bytes:
+            raise self._damaged(row, f"its key is at {start} to {end} of {self.key_bytes} bytes")
+        return self.file.read(self.layout.keys + start, end - start).decode("utf-8", "surrogateescape")
 
     def find(self, key: str) -> int | None:
         """Return the row of a key, or None; looks at one key after the other."""
-        return next((row for row in range(len(self)) if self.key(row) == key), None)
+        wanted = key.encode("utf-8", "surrogateescape")
+        starts = np.frombuffer(self.file.read(self.layout.starts, 8 * (self.samples + 1)), "<i8")
+        keys = self.file.read(self.layout.keys, self.key_bytes)
+        rows = np.flatnonzero(np.diff(starts) == len(wanted)).tolist()
+        return next((row for row in rows if keys.startswith(wanted, starts[row]) and self.key(row) == key), None)
 
     def spans_of(self, rows: IntArray | Sequence[int]) -> list[list[Span | None]]:
         """Return for each of ``rows`` and each of ``fields`` the span of its bytes, or None where there are none.
 
         Raises:
-            ShardError: a span does not lie inside the shard.
+            ShardError: a span does not lie inside the shard, or the table was cut.
         """
+        if not len(rows):
+            return []
+        first, last = int(min(rows)), int(max(rows))
+        if last - first < _DENSE * len(rows):
+            known = self._spans(first, last + 1)
+            found = [known[row - first].tolist() for row in rows]
+        else:
+            found = [self._spans(row, row + 1)[0].tolist() for row in rows]
         return [
             [self._checked(row, offset, length) for offset, length in fields]
-            for row, fields in zip(rows, self.spans[rows].tolist(), strict=True)
+            for row, fields in zip(rows, found, strict=True)
         ]
+
+    def _spans(self, start: int, end: int) -> IntArray:
+        row_bytes = 16 * len(self.fields)
+        data = self.file.read(self.layout.spans + start * row_bytes, (end - start) * row_bytes)
+        return np.frombuffer(data, "<i8").reshape(end - start, len(self.fields), 2)
 
     def _checked(self, row: int, offset: int, length: int) -> Span | None:
         if (offset, length) == _ABSENT:
@@ -129,46 +155,50 @@ class OffsetTable:
 
     def pack(self) -> bytes:
         """Return the table as the bytes of a file; equal tables give equal bytes."""
-        names = {"shard": self.shard, "bytes": self.shard_bytes, "samples": len(self), "fields": self.fields}
-        header = json.dumps({**names, "key_bytes": len(self.keys)}).encode("ascii")
-        layout = _Layout.of(len(header), len(self), len(self.fields), len(self.keys))
-        packed = bytearray(layout.end)
-        packed[: _PREFIX.size] = _PREFIX.pack(_MAGIC, _VERSION, len(header))
-        packed[_PREFIX.size : _PREFIX.size + len(header)] = header
-        for start, section in (
-            (layout.spans, self.spans.astype("<i8").tobytes()),
-            (layout.starts, self.key_starts.astype("<i8").tobytes()),
-            (layout.keys, self.keys.tobytes()),
-        ):
-            packed[start : start + len(section)] = section
-        return bytes(packed)
+        return self.file.read(0, self.layout.end)
 
     @classmethod
-    def unpack(cls, data: Buffer, where: str) -> Self:
-        """Open a packed table; its sections are views of ``data``.
+    def unpack(cls, data: bytes, where: str) -> Self:
+        """Open a packed table that is in memory; see ``open``."""
+        return cls.open(_Packed(data), where)
+
+    @classmethod
+    def open(cls, file: Readable, where: str) -> Self:
+        """Open a packed table; its rows are read when they are used.
 
         Args:
-            data: the whole file, mapped or read.
+            file: the whole table.
             where: its path, for errors.
 
         Raises:
             ShardError: it is no such table, of another version, or its sections do not fit the file.
         """
-        length = len(data)
-        magic, version, header_bytes = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
+        length = file.size
+        head = file.read(0, min(length, _PREFIX.size)).ljust(_PREFIX.size, b"\0")
+        magic, version, header_bytes = _PREFIX.unpack(head)
         if magic != _MAGIC or version != _VERSION:
             raise _unusable(where, f"it begins with {magic!r}, version {version}; expected {_MAGIC!r}, {_VERSION}")
         if header_bytes > min(_MAX_HEADER, length - _PREFIX.size):
             raise _unusable(where, f"its header claims {header_bytes} bytes and the file has {length}")
-        header = _Header.parse(data[_PREFIX.size : _PREFIX.size + header_bytes], where)
-        samples, fields = header.samples, len(header.fields)
-        layout = _Layout.of(header_bytes, samples, fields, header.key_bytes)
+        header = _Header.parse(file.read(_PREFIX.size, header_bytes), where)
+        layout = _Layout.of(header_bytes, header.samples, len(header.fields), header.key_bytes)
         if layout.end != length:
-            raise _unusable(where, f"{samples} samples need {layout.end} bytes and the file has {length}")
-        spans = np.frombuffer(data, "<i8", samples * fields * 2, layout.spans).reshape(samples, fields, 2)
-        starts = np.frombuffer(data, "<i8", samples + 1, layout.starts)
-        keys = np.frombuffer(data, np.uint8, header.key_bytes, layout.keys)
-        return cls(header.shard, header.shard_bytes, header.fields, spans, starts, keys)
+            raise _unusable(where, f"{header.samples} samples need {layout.end} bytes and the file has {length}")
+        return cls(header.shard, header.shard_bytes, header.fields, file, layout, header.samples, header.key_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A table in memory, read like a file."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.data[offset : offset + length]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +287,20 @@ class TableBuilder:
         keys = [key.encode("utf-8", "surrogateescape") for key in self._rows]
         starts = np.zeros(samples + 1, np.int64)
         np.cumsum(np.fromiter(map(len, keys), np.int64, samples), out=starts[1:])
-        return OffsetTable(
-            self.shard, shard_bytes, tuple(fields), spans, starts, np.frombuffer(b"".join(keys), np.uint8)
-        )
+        names = {"shard": self.shard, "bytes": shard_bytes, "samples": samples, "fields": fields}
+        return OffsetTable.unpack(_packed(names, spans, starts, b"".join(keys)), f"the table of {self.shard}")
+
+
+def _packed(names: dict[str, Any], spans: IntArray, starts: IntArray, keys: bytes) -> bytes:
+    header = json.dumps({**names, "key_bytes": len(keys)}).encode("ascii")
+    layout = _Layout.of(len(header), len(spans), len(names["fields"]), len(keys))
+    packed = bytearray(layout.end)
+    packed[: _PREFIX.size] = _PREFIX.pack(_MAGIC, _VERSION, len(header))
+    packed[_PREFIX.size : _PREFIX.size + len(header)] = header
+    for start, section in (
+        (layout.spans, spans.astype("<i8").tobytes()),
+        (layout.starts, starts.astype("<i8").tobytes()),
+        (layout.keys, keys),
+    ):
+        packed[start : start + len(section)] = section
+    return bytes(packed)

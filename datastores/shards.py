@@ -1,9 +1,6 @@
 """Any field of any sample of a set of shards, as bytes: the set is opened shard by shard, on first use."""
 
 import hashlib
-import os
-import shutil
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from .storage import Location, Storage, affordable_descriptors, as_locations, op
 
 __all__ = ["OpenShard", "ShardReader"]
 
-_OPEN_TABLES = 128  # each maps a file, so each costs a descriptor
+_OPEN_TABLES = 128  # each costs a descriptor
 _MAX_GAP = 4096  # bytes between two fields that are cheaper to read than to skip
 
 
@@ -71,8 +68,6 @@ class ShardReader:
             raise ConfigError(f'index must be "auto", "require" or "scan", got {mode!r}')
         self.storage, paths = open_storage(as_locations(location))
         self.catalog = find_shards(self.storage, paths, mode, on_scan)
-        if self.catalog.scratch is not None:
-            weakref.finalize(self, _remove_scratch, self.catalog.scratch, os.getpid())
         self.shard = self._opener()
 
     def _opener(self) -> Callable[[int], OpenShard]:
@@ -177,7 +172,7 @@ class ShardReader:
             if found != entry.offsets_sha256:
                 raise _unfit(shard.path, "an offset table with SHA-256", entry.offsets_sha256, found)
             if entry.sha256 is not None:
-                found = sha256_of(self.storage, shard.path)
+                found = sha256_of(self.storage.open(shard.path))
                 if found != entry.sha256:
                     raise _unfit(shard.path, "SHA-256", entry.sha256, found)
 
@@ -206,8 +201,8 @@ def _open_shard(storage: Storage, catalog: Catalog, number: int) -> OpenShard:
 
 def _open_table(storage: Storage, file: ShardFile, sha256: str) -> tuple[OffsetTable, str]:
     try:
-        data = storage.map(file.table)
-        return OffsetTable.unpack(data, file.table), hashlib.sha256(data).hexdigest()
+        data = storage.open(file.table)
+        return OffsetTable.open(data, file.table), sha256_of(data)
     except MissingDataError:  # not copied along with the tar, or the temporary folder is gone
         scanned = scan_shard(storage, file.path)
         found = scanned.entry().offsets_sha256
@@ -221,8 +216,3 @@ def _unfit(path: str, what: str, stated: str, found: str) -> ShardError:
         f"{path} does not fit its index: the index states {what} {stated}, found {found}: copy the shard again, or "
         f"make the index again with `headrace index --force {path.rpartition('/')[0]}`"
     )
-
-
-def _remove_scratch(folder: str, pid: int) -> None:
-    if os.getpid() == pid:  # not in a forked worker: the folder is still in use
-        shutil.rmtree(folder, ignore_errors=True)

@@ -4,19 +4,20 @@ Files are written into ``DEST/.headrace-build`` and moved into DEST when all are
 dataset last. Whoever finds that folder, but no ``index.json``, knows that a build is running or was killed::
 
     .headrace-build/lock           held with flock by the running build, so a killed one lets it go
-    .headrace-build/publish.json   written before the first file is moved: the names that will be
+    .headrace-build/publish.json   written before the first file is moved: the names that will be; removed when all are
     .headrace-build/...            the files
 
 A new build removes what a killed one left, and nothing else.
 """
 
-import fcntl
+import errno
 import json
 import os
 from pathlib import Path
 
 from ..errors import DestinationError
 from .index import INDEX_NAME
+from .filelock import FileLock
 from .storage import fsync_folder, os_failure
 
 __all__ = ["STAGING_NAME", "Staging", "write_synced"]
@@ -24,6 +25,7 @@ __all__ = ["STAGING_NAME", "Staging", "write_synced"]
 STAGING_NAME = ".headrace-build"
 _LOCK = "lock"
 _MANIFEST = "publish.json"
+_ATTEMPTS = 100  # each one lost means that another build has just ended
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -48,46 +50,56 @@ class Staging:
     def __init__(self, destination: Path) -> None:
         self.destination = destination
         self.folder = destination / STAGING_NAME
-        self._is_new = not destination.exists()
+        self._is_new = False
         self._check()
         self._lock = self._acquire()
         try:
             self._check()  # again, now that nobody else can be at it
-        except DestinationError:
+            self._clear()
+        except BaseException:
             self._leave()
             raise
-        self._clear()
 
-    def _acquire(self) -> int:
+    def _acquire(self) -> FileLock:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            for _ in range(_ATTEMPTS):
+                self._is_new |= _make_folder(self.destination)
+                try:
+                    self.folder.mkdir(exist_ok=True)
+                    lock = FileLock.acquire(self.folder / _LOCK)
+                except FileNotFoundError:
+                    continue  # another build has just removed the folder
+                if lock is not None:
+                    return lock
+                break
         except OSError as error:
             raise os_failure(error, f"creating {self.destination}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            if isinstance(error, BlockingIOError):
-                raise DestinationError(
-                    f"{self.destination} is being written by another build: wait for it, or name another folder"
-                ) from error
-            raise os_failure(error, f"locking {self.destination}") from error
-        return lock
+        raise DestinationError(
+            f"{self.destination} is being written by another build: wait for it, or name another folder"
+        )
 
     def _check(self) -> None:
         """Refuse a destination that holds what is not ours."""
-        if not self.destination.exists():
-            return
-        if not self.destination.is_dir():
-            raise DestinationError(f"{self.destination} is a file: name a new folder")
-        found = {path.name for path in self.destination.iterdir()}
+        found = self._names()
         if INDEX_NAME in found:
             raise DestinationError(f"{self.destination} already holds a dataset ({INDEX_NAME}): name a new folder")
         foreign = sorted(found - {STAGING_NAME} - self._moved())
         if foreign:
             names = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
             raise DestinationError(f"{self.destination} is not empty (it holds {names}): name a new or empty folder")
+
+    def _names(self) -> set[str]:
+        """Return what the destination holds, nothing if it does not exist."""
+        try:
+            return {path.name for path in self.destination.iterdir()}
+        except FileNotFoundError as error:
+            if self.destination.is_symlink():
+                raise DestinationError(f"{self.destination} is a link to nowhere: name a new folder") from error
+            return set()
+        except OSError as error:
+            if os.path.isfile(self.destination):  # noqa: PTH113 - Path.is_file may raise the same error again
+                raise DestinationError(f"{self.destination} is a file: name a new folder") from error
+            raise os_failure(error, f"looking for {self.destination}") from error
 
     def _moved(self) -> set[str]:
         """Return the names that a killed build was publishing."""
@@ -98,9 +110,9 @@ class Staging:
         return {name for name in names if Path(name).name == name}
 
     def _clear(self) -> None:
-        """Remove all that a build has written here, so far."""
+        """Remove all that a build has written here, so far; the index first, so that no part looks like a whole."""
         try:
-            for name in self._moved():
+            for name in sorted(self._moved(), key=lambda name: name != INDEX_NAME):
                 (self.destination / name).unlink(missing_ok=True)
             for path in self.folder.iterdir():
                 if path.name not in (_LOCK, _MANIFEST):
@@ -113,34 +125,61 @@ class Staging:
         """Return where to write the file that will be published as ``name``."""
         return self.folder / name
 
-    def publish(self, last: str) -> None:
-        """Move all files to the destination; ``last`` makes it a dataset, so it goes last.
+    def publish(self) -> None:
+        """Move all files to the destination; the index makes it a dataset, so it goes last.
 
         Raises:
             ShardError: the operating system failed; call ``discard``.
         """
-        names = sorted({path.name for path in self.folder.iterdir()} - {_LOCK, last})
         try:
-            write_synced(self.folder / _MANIFEST, json.dumps([*names, last]).encode("ascii"))
+            names = sorted({path.name for path in self.folder.iterdir()} - {_LOCK, INDEX_NAME})
+            write_synced(self.folder / _MANIFEST, json.dumps([*names, INDEX_NAME]).encode("ascii"))
             fsync_folder(self.folder)
             for name in names:
                 (self.folder / name).rename(self.destination / name)
             fsync_folder(self.destination)
-            (self.folder / last).rename(self.destination / last)
+            (self.folder / INDEX_NAME).rename(self.destination / INDEX_NAME)
             fsync_folder(self.destination)
         except OSError as error:
             raise os_failure(error, f"publishing {self.destination}") from error
         self._leave()
 
     def discard(self) -> None:
-        """Remove all that was written, and the destination if it did not exist before."""
-        self._clear()
+        """Remove all that was written, and the destination if it did not exist before.
+
+        What was published as a whole stays, even if ``publish`` was interrupted after that.
+        """
+        is_published = (self.destination / INDEX_NAME).exists() and not (self.folder / _MANIFEST).exists()
+        if self._lock.is_held() and not is_published:
+            self._clear()
         self._leave()
-        if self._is_new:
-            self.destination.rmdir()
 
     def _leave(self) -> None:
-        (self.folder / _MANIFEST).unlink(missing_ok=True)
-        (self.folder / _LOCK).unlink(missing_ok=True)
-        self.folder.rmdir()
-        os.close(self._lock)
+        """Remove the staging folder, and a new destination that is empty; may be called again if it is interrupted."""
+        try:
+            if self._lock.is_held():
+                (self.folder / _MANIFEST).unlink(missing_ok=True)
+            self._lock.remove()
+            _remove_if_empty(self.folder)
+            if self._is_new:
+                _remove_if_empty(self.destination)
+        except OSError as error:
+            raise os_failure(error, f"removing {self.folder}") from error
+
+
+def _make_folder(path: Path) -> bool:
+    """Make a folder; return whether it was not there before."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a folder, unless another build has begun in it or has removed it."""
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise

@@ -3,40 +3,70 @@
 Everything above this file names data by path and asks for ranges; nothing above it opens a file of a dataset.
 """
 
+import errno
 import hashlib
-import mmap
 import os
 import resource
-import secrets
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from ..errors import ConfigError, MissingDataError, ShardError
+from .filelock import FileLock
 
 __all__ = [
-    "Buffer",
+    "MAX_FILE_BYTES",
     "LocalStorage",
     "Location",
+    "Readable",
     "Storage",
     "affordable_descriptors",
     "as_locations",
     "fsync_folder",
+    "local_path",
     "open_storage",
     "os_failure",
+    "read_file",
     "sha256_of",
 ]
 
 #: One location, or several whose samples follow one another.
 Location: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
-#: A whole file in memory, or mapped.
-Buffer: TypeAlias = "mmap.mmap | bytes"
-
+#: The largest file that is read as one sample: more than any image has, less than a disk image or a sparse file.
+MAX_FILE_BYTES = 1 << 30
 
 _PIECE = 1 << 23
+
+#: Paths that nothing can lie at.
+_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+
+_REMEDIES = {
+    errno.EROFS: "choose a place that can be written",
+    errno.EACCES: "change the permissions, or choose another place",
+    errno.EPERM: "change the permissions, or choose another place",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+class Readable(Protocol):
+    """An open file: the same bytes whatever is put in its place, but it may be cut."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, when it was opened."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly ``length`` bytes from byte ``offset``.
+
+        Raises:
+            ShardError: the file ends before, or cannot be read.
+        """
 
 
 class Storage(Protocol):
@@ -64,8 +94,13 @@ class Storage(Protocol):
             ShardError: it ends before, or cannot be read.
         """
 
-    def map(self, path: str) -> Buffer:
-        """Return a whole file as a read-only buffer; at best without reading it now."""
+    def open(self, path: str) -> Readable:
+        """Return a file, open as long as what is returned is kept.
+
+        Raises:
+            MissingDataError: there is no such file.
+            ShardError: it cannot be opened.
+        """
 
     def names(self, folder: str) -> list[str]:
         """Return the names of what lies in a folder, in no order.
@@ -98,24 +133,45 @@ def open_storage(locations: Sequence[str]) -> tuple[Storage, list[str]]:
     """Return the storage that serves these locations, and their paths in it.
 
     Args:
-        locations: local paths (``~`` is the home folder), or ``file://`` followed by an absolute path.
+        locations: see ``local_path``.
 
     Raises:
         ConfigError: a location is of a kind that this version cannot read.
     """
-    return LocalStorage(), [_local_path(location) for location in locations]
+    return LocalStorage(), [local_path(location) for location in locations]
 
 
-def _local_path(location: str) -> str:
-    scheme, separator, rest = location.partition("://")
+def local_path(location: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a location; the one rule for all that is read or written.
+
+    Args:
+        location: a local path, or ``file://`` followed by an absolute path. ``~`` and ``~user`` at its beginning are
+            home folders; a folder that is called ``~`` is ``./~``.
+
+    Raises:
+        ConfigError: the location is of a kind that this version cannot read.
+        MissingDataError: the path is relative, and the current folder is gone.
+
+    Example:
+        >>> local_path("file:///data/train"), local_path("/data/~")
+        ('/data/train', '/data/~')
+    """
+    path = os.fspath(location)
+    scheme, separator, rest = path.partition("://")
     if separator and scheme == "file" and rest.startswith("/"):
-        location, separator = rest, ""
-    if separator or location.startswith("pipe:"):
+        path, separator = rest, ""
+    if separator or path.startswith("pipe:"):
         raise ConfigError(
-            f"{location!r} is not local: this version reads local paths and file:// only, so copy the shards to a disk"
+            f"{path!r} is not local: this version reads local paths and file:// only, so copy the shards to a disk"
         )
+    if "\0" in path:
+        raise ConfigError(f"{path!r} is no path: it holds a zero byte")
     # Absolute, since a worker may have another current folder; "x/.." stays, since x may be a symbolic link.
-    return str(Path.cwd() / Path(location).expanduser())
+    try:
+        found = Path(os.path.expanduser(path))  # noqa: PTH111 - Path drops "./" and fails for "~nobody"
+        return str(found if found.is_absolute() else Path.cwd() / found)
+    except FileNotFoundError as error:
+        raise os_failure(error, f"looking for the current folder, which {path} is relative to") from error
 
 
 def affordable_descriptors(most: int) -> int:
@@ -127,13 +183,31 @@ def affordable_descriptors(most: int) -> int:
 class _OpenFile:
     """A descriptor that is closed when the last one who reads through it lets it go, whatever the cache does."""
 
-    __slots__ = ("fd", "identity", "size")
+    __slots__ = ("fd", "identity", "path", "size")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
         self.fd = fd
         state = os.fstat(fd)
         self.size = state.st_size
         self.identity = f"{state.st_size}-{state.st_mtime_ns}-{state.st_ino}"
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly ``length`` bytes from byte ``offset``."""
+        try:
+            data = os.pread(self.fd, length, offset)
+            while len(data) < length and (more := os.pread(self.fd, length - len(data), offset + len(data))):
+                data += more  # one call returns 2 GiB at most
+        except OSError as error:
+            raise os_failure(error, f"reading {length} bytes at byte {offset} of {self.path}") from error
+        except MemoryError as error:
+            raise ShardError(f"no memory for {length} bytes at byte {offset} of {self.path}") from error
+        if len(data) < length:
+            raise ShardError(
+                f"{self.path} ends too early: asked for bytes {offset} to {offset + length}, found {len(data)} of "
+                f"{length} bytes: the file was cut, so copy it again"
+            )
+        return data
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -165,24 +239,11 @@ class LocalStorage:
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from byte ``offset``."""
-        file = self._file(path)
-        try:
-            data = os.pread(file.fd, length, offset)
-            while len(data) < length and (more := os.pread(file.fd, length - len(data), offset + len(data))):
-                data += more  # one call returns 2 GiB at most
-        except OSError as error:
-            raise os_failure(error, f"reading {length} bytes at byte {offset} of {path}") from error
-        if len(data) < length:
-            raise ShardError(
-                f"{path} ends too early: asked for bytes {offset} to {offset + length}, found {len(data)} of "
-                f"{length} bytes: the file was cut, so copy it again"
-            )
-        return data
+        return self._file(path).read(offset, length)
 
-    def map(self, path: str) -> Buffer:
-        """Return a whole file, memory-mapped, so that all processes share one copy."""
-        file = self._file(path)
-        return mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ) if file.size else b""
+    def open(self, path: str) -> Readable:
+        """Return a file, open as long as what is returned is kept."""
+        return self._file(path)
 
     def names(self, folder: str) -> list[str]:
         """Return the names of what lies in a folder, in no order."""
@@ -193,20 +254,36 @@ class LocalStorage:
             raise os_failure(error, f"listing {folder}") from error
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Create or replace a file: written under a temporary name, flushed to the disk, renamed."""
+        """Create or replace a file: written under a temporary name, flushed to the disk, renamed.
+
+        What a killed writer left under that name is written over; a living one is waited for.
+        """
         target = Path(path)
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
+            _replace(target, data)
             fsync_folder(target.parent)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise os_failure(error, f"writing {path}") from error
         self._file.cache_clear()  # it may hold the file that was replaced
+
+
+def _replace(target: Path, data: bytes) -> None:
+    lock = FileLock.acquire(target.with_name(f".{target.name}.tmp"), wait=True)
+    assert lock is not None  # noqa: S101 - it was waited for
+    try:
+        os.ftruncate(lock.descriptor, 0)
+        with open(lock.descriptor, "wb", buffering=0, closefd=False) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+        os.fsync(lock.descriptor)
+        lock.path.replace(target)
+    except BaseException:
+        with suppress(OSError):  # it must not hide what went wrong
+            lock.remove()
+        raise
+    finally:
+        lock.release()
 
 
 def _open(path: str) -> _OpenFile:
@@ -215,10 +292,23 @@ def _open(path: str) -> _OpenFile:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise os_failure(error, f"opening {path}") from error
-    file = _OpenFile(fd)
+    file = _OpenFile(path, fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise MissingDataError(f"opening {path}: expected a file, found a folder or a device")
     return file
+
+
+def read_file(path: str) -> bytes:
+    """Return a whole file of a reasonable size.
+
+    Raises:
+        MissingDataError: there is no such file.
+        ShardError: it cannot be read, or has more than ``MAX_FILE_BYTES``.
+    """
+    file = _open(path)
+    if file.size > MAX_FILE_BYTES:
+        raise ShardError(f"{path} has {file.size} bytes: one sample may have {MAX_FILE_BYTES}, so leave it out")
+    return file.read(0, file.size)
 
 
 def fsync_folder(folder: str | os.PathLike[str]) -> None:
@@ -238,14 +328,15 @@ def os_failure(error: OSError, doing: str) -> MissingDataError | ShardError:
         doing: what was tried, with the path: "reading 10 bytes of a/b.tar".
     """
     reason = os.strerror(error.errno) if error.errno else str(error)
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+    if error.errno in _NOWHERE:
         return MissingDataError(f"{doing}: {reason}: check the path")
-    return ShardError(f"{doing}: {reason}")
+    remedy = _REMEDIES.get(error.errno or 0)
+    return ShardError(f"{doing}: {reason}: {remedy}" if remedy else f"{doing}: {reason}")
 
 
-def sha256_of(storage: Storage, path: str) -> str:
+def sha256_of(file: Readable) -> str:
     """Return the SHA-256 of a whole file, 64 hexadecimal digits; reads it piece by piece."""
-    sha256, size = hashlib.sha256(), storage.size(path)
-    for offset in range(0, size, _PIECE):
-        sha256.update(storage.read(path, offset, min(_PIECE, size - offset)))
+    sha256 = hashlib.sha256()
+    for offset in range(0, file.size, _PIECE):
+        sha256.update(file.read(offset, min(_PIECE, file.size - offset)))
     return sha256.hexdigest()

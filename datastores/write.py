@@ -16,7 +16,7 @@ from .index import INDEX_NAME, Index, ShardEntry
 from .keys import encode_key, fit_key, key_digest
 from .offsets import SUFFIX, TableBuilder
 from .staging import Staging, write_synced
-from .storage import os_failure
+from .storage import local_path, os_failure
 from .tar import BLOCK, END, padding, ustar_header
 
 __all__ = ["DEFAULT_SHARD_BYTES", "ShardWriter"]
@@ -38,14 +38,14 @@ class ShardWriter:
     the remains. About 100 bytes of memory are kept per key, to refuse a second one.
 
     Args:
-        destination: a folder that does not exist or is empty.
+        destination: a folder that does not exist or is empty (see ``storage.local_path``).
         shard_bytes: a shard is closed before it would grow beyond this many bytes, headers included; default 256 MiB
             where ``shard_samples`` is not given. A larger sample gets a shard of its own.
         shard_samples: a shard is closed when it has this many samples.
         classes: class names; then each sample's "cls" field must be a position in this list.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: an option is out of range, or the destination has a name that would be opened as one tar.
         DestinationError: the destination holds something else; nothing was changed.
         ShardError: the destination cannot be written.
 
@@ -85,7 +85,7 @@ class ShardWriter:
         self._fields: set[str] = set()
         self._shard: _ShardFile | None = None
         self._index: Index | None = None
-        self._staging = Staging(Path(destination))
+        self._staging = Staging(_folder(destination))
 
     @property
     def index(self) -> Index:
@@ -134,13 +134,15 @@ class ShardWriter:
             ConfigError: no sample was written; nothing is published.
             ShardError: the operating system failed; nothing is published.
         """
+        if self._index is not None:
+            return
         try:
             self._finish_shard()
             if not self._entries:
                 raise ConfigError(f"no samples were written: {self._staging.destination} is left as it was")
             index = Index(tuple(self._entries), tuple(sorted(self._fields)), self.classes, tuple(self._class_samples))
             self.attach(INDEX_NAME, index.pack())
-            self._staging.publish(last=INDEX_NAME)
+            self._staging.publish()
         except BaseException:
             self.discard()
             raise
@@ -211,6 +213,13 @@ class ShardWriter:
         if self._shard is not None:
             self._entries.append(self._shard.finish())
             self._shard = None
+
+
+def _folder(destination: str | os.PathLike[str]) -> Path:
+    folder = Path(local_path(destination))
+    if folder.suffix == ".tar":
+        raise ConfigError(f"{folder} would be opened as one tar: name a folder that does not end in .tar")
+    return folder
 
 
 class _ShardFile:

@@ -98,7 +98,7 @@ def _with_checksums(shards: "ShardReader", options: argparse.Namespace) -> "Inde
     entries = []
     with Progress("headrace index: checksums", len(shards.index.entries), "shards", quiet=options.quiet) as progress:
         for entry, file in zip(shards.index.entries, shards.catalog.files, strict=True):
-            entries.append(replace(entry, sha256=sha256_of(shards.storage, file.path)))
+            entries.append(replace(entry, sha256=sha256_of(shards.storage.open(file.path))))
             progress.advance()
     return replace(shards.index, entries=tuple(entries))
 
@@ -110,13 +110,15 @@ def _publish(shards: "ShardReader", folder: str, index: "Index") -> None:
 
     storage = shards.storage
     for file in shards.catalog.files:
-        _write_if_other(storage, file.path + SUFFIX, bytes(storage.map(file.table)))
+        table = storage.open(file.table)
+        _write_if_other(storage, file.path + SUFFIX, table.read(0, table.size))
     _write_if_other(storage, f"{folder}/{INDEX_NAME}", index.pack())
 
 
 def _write_if_other(storage: "Storage", path: str, data: bytes) -> None:
     try:
-        if bytes(storage.map(path)) == data:
+        old = storage.open(path)
+        if old.size == len(data) and old.read(0, old.size) == data:
             return
     except MissingDataError:
         pass  # the usual case: there is none yet

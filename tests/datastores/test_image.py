@@ -193,10 +193,27 @@ def test_files_that_are_gone_or_unreadable_or_no_images(tmp_path: Path) -> None:
     (tmp_path / "002.jpg").write_bytes(b"<html>")
     with pytest.raises(MissingDataError, match=r"000\.jpg"):
         images.encoded(np.array([0]))
-    with pytest.raises(SampleError, match=r"001\.jpg: Is a directory"):
+    with pytest.raises(MissingDataError, match=r"001\.jpg: expected a file, found a folder or a device"):
         images.encoded(np.array([1]))
     with pytest.raises(DecodeError, match=r"002\.jpg"):
         images[2]
+
+
+@pytest.mark.timeout(10)
+def test_a_named_pipe_in_the_place_of_an_image_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    image_folder(tmp_path, {"": 1})
+    images = ImageDatastore(tmp_path)
+    (tmp_path / "000.jpg").unlink()
+    os.mkfifo(tmp_path / "000.jpg")
+    with pytest.raises(MissingDataError, match=r"000\.jpg: expected a file"):
+        images[0]
+
+
+def test_a_file_as_large_as_no_image_is_not_read(tmp_path: Path) -> None:
+    image_folder(tmp_path, {"": 1})
+    os.truncate(tmp_path / "000.jpg", 2**40)
+    with pytest.raises(SampleError, match=r"000\.jpg has 1099511627776 bytes: one sample may have 1073741824"):
+        ImageDatastore(tmp_path)[0]
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

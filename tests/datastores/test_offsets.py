@@ -1,6 +1,7 @@
 """The packed offset table: what goes in comes out, and a damaged file never leads outside of its shard."""
 
-import mmap
+import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.datastores.offsets import OffsetTable, TableBuilder
+from headrace.datastores.storage import LocalStorage
 from headrace.errors import ShardError
 
 SIZE = 10**6
@@ -64,15 +66,26 @@ def test_find() -> None:
     assert (table.find("b"), table.find("c")) == (1, None)
 
 
-def test_a_mapped_file_is_read_in_place(tmp_path: Path) -> None:
+def test_a_file_is_read_row_by_row(tmp_path: Path) -> None:
     samples = {f"key{number}": {"jpg": (number, 1)} for number in range(1000)}
     path = tmp_path / "s.tar.offsets"
     path.write_bytes(table_of(samples).pack())
-    with path.open("rb") as file:
-        table = OffsetTable.unpack(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), "x")
-    assert not table.spans.flags.owndata
-    assert not table.spans.flags.writeable
+    table = OffsetTable.open(LocalStorage().open(str(path)), "x")
     assert as_dict(table) == samples
+    for rows in ([7], [0, 999], [3, 5, 4, 3], [], list(range(0, 1000, 7)), np.array([10, 500])):
+        assert table.spans_of(rows) == [[(row, 1)] for row in rows]
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+    samples = {f"key{number}": {"jpg": (number, 1)} for number in range(1000)}
+    path = tmp_path / "s.tar.offsets"
+    path.write_bytes(table_of(samples).pack())
+    table = OffsetTable.open(LocalStorage().open(str(path)), "x")
+    os.truncate(path, 4096)
+    assert table.spans_of([3]) == [[(3, 1)]]
+    for use in (lambda: table.spans_of([999]), lambda: table.key(3), lambda: table.find("key3"), table.pack):
+        with pytest.raises(ShardError, match=r"s\.tar\.offsets ends too early: .*the file was cut"):
+            use()
 
 
 def test_thousands_of_fields_are_a_misread_set_of_names() -> None:
@@ -119,9 +132,7 @@ def test_a_damaged_table_gives_places_inside_the_shard_or_an_error(changes: list
 )
 def test_a_span_outside_of_the_shard_is_an_error_when_it_is_used(span: tuple[int, int], says: str) -> None:
     good = table_of({"a": {"jpg": (0, 1)}, "b": {"jpg": (0, 1)}})
-    spans = good.spans.copy()
-    spans[1, 0] = span
-    table = OffsetTable(good.shard, good.shard_bytes, good.fields, spans, good.key_starts, good.keys)
+    table = OffsetTable.unpack(changed(good, good.layout.spans + 16, *span), "x")
     assert table.spans_of([0]) == [[(0, 1)]]
     with pytest.raises(ShardError, match=f"shard s.tar is damaged at sample 1: {says}"):
         table.spans_of([1])
@@ -129,7 +140,12 @@ def test_a_span_outside_of_the_shard_is_an_error_when_it_is_used(span: tuple[int
 
 def test_a_key_outside_of_the_table_is_an_error() -> None:
     good = table_of({"a": {"jpg": (0, 1)}})
-    for starts in ([0, 99], [5, 1], [-3, 1]):
-        starts_array = np.array(starts, np.int64)
+    for starts in ((0, 99), (5, 1), (-3, 1)):
         with pytest.raises(ShardError, match="damaged at sample 0"):
-            OffsetTable(good.shard, SIZE, good.fields, good.spans, starts_array, good.keys).key(0)
+            OffsetTable.unpack(changed(good, good.layout.starts, *starts), "x").key(0)
+
+
+def changed(table: OffsetTable, position: int, *numbers: int) -> bytes:
+    packed = bytearray(table.pack())
+    struct.pack_into(f"<{len(numbers)}q", packed, position, *numbers)
+    return bytes(packed)

@@ -313,8 +313,8 @@ def test_without_an_index_the_samples_are_the_same(folder: Path) -> None:
 
 def test_what_was_scanned_is_kept_in_a_temporary_folder_that_goes_with_the_datastore(folder: Path) -> None:
     shards = ShardDatastore(folder, index="scan")
-    scratch = Path(shards._reader.catalog.scratch)
-    assert len(list(scratch.iterdir())) == 3
+    scratch = Path(shards._reader.catalog.scratch.folder)
+    assert len(list(scratch.glob("*.offsets"))) == 3
     assert scratch.stat().st_mode & 0o777 == 0o700
     copy = pickle.loads(pickle.dumps(shards))
     del shards
@@ -347,7 +347,7 @@ def test_a_forked_child_leaves_the_temporary_folder_alone(folder: Path) -> None:
         gc.collect()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert Path(shards._reader.catalog.scratch).exists()
+    assert Path(shards._reader.catalog.scratch.folder).exists()
     assert everything(shards) == EXPECTED
 
 

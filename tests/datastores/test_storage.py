@@ -4,12 +4,22 @@ import multiprocessing
 import os
 import pickle
 import resource
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from headrace.datastores.storage import LocalStorage, affordable_descriptors, as_locations, open_storage, sha256_of
+from headrace.datastores.storage import (
+    LocalStorage,
+    affordable_descriptors,
+    as_locations,
+    local_path,
+    open_storage,
+    sha256_of,
+)
 from headrace.errors import ConfigError, MissingDataError, ShardError
 
 
@@ -29,14 +39,17 @@ def test_reads_are_exact(file: str) -> None:
     assert storage.size(file) == 10240
     assert storage.read(file, 250, 10) == bytes([250, 251, 252, 253, 254, 255, 0, 1, 2, 3])
     assert storage.read(file, 10240, 0) == b""
-    assert bytes(storage.map(file)) == Path(file).read_bytes()
+    assert storage.open(file).read(0, 10240) == Path(file).read_bytes()
     with pytest.raises(ShardError, match=r"data\.bin ends too early: asked for bytes 10000 to 10300, found 240 of 300"):
         storage.read(file, 10000, 300)
 
 
-def test_an_empty_file_can_be_mapped(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    assert bytes(LocalStorage().map(str(tmp_path / "empty"))) == b""
+def test_an_open_file_stays_what_it_was_when_another_takes_its_place(file: str) -> None:
+    storage = LocalStorage(max_open=1)
+    opened = storage.open(file)
+    storage.write_atomic(file, b"another")
+    assert (opened.size, opened.read(0, 3)) == (10240, b"\0\1\2")
+    assert storage.open(file).read(0, 7) == b"another"
 
 
 def test_few_files_stay_open_and_all_are_closed(tmp_path: Path) -> None:
@@ -190,4 +203,68 @@ def test_what_is_not_local_is_refused(url: str) -> None:
 def test_sha256(file: str) -> None:
     import hashlib
 
-    assert sha256_of(LocalStorage(), file) == hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    assert sha256_of(LocalStorage().open(file)) == hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+WRITES = """
+import os, signal, sys
+from headrace.datastores.storage import LocalStorage
+fsync = os.fsync
+def dying(descriptor):
+    os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = dying
+LocalStorage().write_atomic(sys.argv[1], bytes(5000))
+"""
+
+
+def test_what_a_killed_writer_left_is_gone_after_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b"old")
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", WRITES, path], check=False)
+        assert len(os.listdir(tmp_path)) == 2, "its temporary file, and never a second one"
+    assert path.read_bytes() == b"old"
+    LocalStorage().write_atomic(str(path), b"new")
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_two_writers_of_one_file_write_one_after_the_other(tmp_path: Path) -> None:
+    path, pieces = str(tmp_path / "x.json"), [bytes([number]) * 200_000 for number in range(4)]
+
+    def write(data: bytes) -> None:
+        for _ in range(20):
+            LocalStorage().write_atomic(path, data)
+            assert Path(path).read_bytes() in pieces
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, pieces))
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+@pytest.mark.parametrize(("folder", "says"), [("/sys", "writing /sys/x.json: "), ("/proc/self", "writing /proc/self/")])
+def test_where_nobody_may_write_the_error_says_so(folder: str, says: str) -> None:
+    with pytest.raises((ShardError, MissingDataError), match=says) as found:
+        LocalStorage().write_atomic(f"{folder}/x.json", b"x")
+    assert str(found.value).count(":") == 2, "the reason, and what to do"
+
+
+def test_one_rule_for_home_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert local_path("~") == "/home/me"
+    assert local_path(Path("~/x")) == "/home/me/x"
+    assert local_path("./~") == f"{tmp_path}/~"
+    assert local_path("~no-such-user/x") == f"{tmp_path}/~no-such-user/x"
+    assert local_path("a/~/b") == f"{tmp_path}/a/~/b"
+    with pytest.raises(ConfigError, match="zero byte"):
+        local_path("a\0b")
+
+
+def test_a_current_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path / "x")
+    (tmp_path / "x").rmdir()
+    with pytest.raises(MissingDataError, match=r"the current folder, which a\.tar is relative to"):
+        local_path("a.tar")
+    assert local_path("/a.tar") == "/a.tar"
