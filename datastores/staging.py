@@ -16,8 +16,8 @@ import os
 from pathlib import Path
 
 from ..errors import DestinationError
-from .index import INDEX_NAME
 from .filelock import FileLock
+from .index import INDEX_NAME
 from .storage import fsync_folder, os_failure
 
 __all__ = ["STAGING_NAME", "Staging", "write_synced"]

@@ -11,8 +11,8 @@ from types import FrameType
 import pytest
 
 from headrace.datastores import staging
-from headrace.datastores.index import INDEX_NAME
 from headrace.datastores.filelock import FileLock
+from headrace.datastores.index import INDEX_NAME
 from headrace.datastores.sharded import ShardDatastore
 from headrace.datastores.staging import STAGING_NAME
 from headrace.datastores.write import ShardWriter
