@@ -26,7 +26,7 @@ from ..augment.placement import Placement
 from ..augment.random import Draw, Purpose
 from ..errors import ConfigError, FieldError, ShapeError
 from .clock import Clock, Stage
-from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, fingerprint_of
+from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, fingerprint_of, place_of
 from .decode import Color, Decoder, Pixels, convert
 from .joint import Joint, different_size
 from .schema import Field, IntArray, Rows, Sample, Schema
@@ -211,7 +211,7 @@ class AugmentedImageDatastore(Datastore):
 
     def locate(self, index: int) -> str:
         """Say where sample ``index`` comes from: what the source says."""
-        return self.source.locate(index)
+        return place_of(self.source, index)
 
     def _samples(self, ids: IntArray, draw: Draw, clock: Clock) -> Generator[Sample]:
         """Read samples; each image is valid until the next one is asked for."""
@@ -219,7 +219,7 @@ class AugmentedImageDatastore(Datastore):
             files = self.source.encoded(ids)
             clock.lap(Stage.READ)
             for index, file in zip(ids.tolist(), files, strict=True):
-                image = self._decode(file.data, partial(self.source.locate, index))
+                image = self._decode(file.data, partial(self.locate, index))
                 clock.lap(Stage.DECODE)
                 yield {"image": image} if file.label is None else {"image": image, "label": file.label}
             return

@@ -16,7 +16,9 @@ class Batch:
     """The rows of one step that belong to this rank.
 
     The tensors view shared memory that workers wrote, without a copy. They may be kept, changed and passed on
-    freely: the memory is used again only when the last tensor that views it is gone.
+    freely: the memory is used again only when the last tensor that views it is gone. (It is gone in *this* process: a
+    process that was forked from it, and a queue to another one, shares the memory of batches that workers made. What
+    such a process is to keep must be cloned before, ``batch.images.clone()``.)
 
     Args:
         fields: field name -> tensor whose first axis is the row. An image field is (N, C, H, W), channels last in

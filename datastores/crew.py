@@ -18,7 +18,7 @@ from .datastore import Datastore
 from .incidents import Action
 from .messages import Ready, Reply, Task, unpack_reply
 from .payload import Payload, without_main
-from .slots import SlotRing
+from .slots import SharedFile, SlotRing
 from .worker import WorkerSetup, worker_main
 
 __all__ = ["Crew", "Death", "Method", "StartMethod", "Worker", "prepare_start"]
@@ -96,6 +96,7 @@ class Crew:
 
     Args:
         source: the datastore.
+        file: that holds the slots.
         ring: the slots they write into.
         action: what they do about samples that cannot be made.
         method: how processes are started.
@@ -105,9 +106,11 @@ class Crew:
         ConfigError: the datastore cannot be sent to another process.
     """
 
-    def __init__(self, source: Datastore, ring: SlotRing, action: Action, method: Method, timeout: float) -> None:
+    def __init__(
+        self, source: Datastore, file: SharedFile, ring: SlotRing, action: Action, method: Method, timeout: float
+    ) -> None:
         self._source = source if method == "fork" else Payload.of(source)
-        self._ring = ring
+        self._file, self._ring = file, ring
         self._action = action
         self._context = _context(method)
         self._timeout = timeout
@@ -141,7 +144,7 @@ class Crew:
         ours, theirs = self._context.Pipe()
         forked = self._context.get_start_method() == "fork"
         foreign = (ours, *(worker.connection for worker in self.workers)) if forked else ()
-        setup = WorkerSetup(self._source, self._action, self._ring.file, self._ring.layout, self._ring.first, foreign)
+        setup = WorkerSetup(self._source, self._action, self._file, self._ring.layout, self._ring.first, foreign)
         process = self._context.Process(target=worker_main, args=(theirs, setup), daemon=True, name="headrace-worker")
         hide = isinstance(self._source, Payload) and not self._source.needs_main
         with without_main() if hide else contextlib.nullcontext():

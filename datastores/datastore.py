@@ -16,7 +16,7 @@ from .clock import Clock, Stage
 from .generators import own_generators, seed_generators
 from .schema import IntArray, Rows, Sample, Schema
 
-__all__ = ["Datastore", "EncodedImage", "ImageSource", "SupportsIndex", "as_datastore", "fingerprint_of"]
+__all__ = ["Datastore", "EncodedImage", "ImageSource", "SupportsIndex", "as_datastore", "fingerprint_of", "place_of"]
 
 
 _DESCRIBED = 32  # samples that are tried for a description
@@ -108,7 +108,7 @@ class Datastore(ABC):
         errors: list[Exception] = []
         for index in range(min(len(self), _DESCRIBED)):
             try:
-                return Schema.of(self.sample(index, Draw()), self.locate(index))
+                return Schema.of(self.sample(index, Draw()), place_of(self, index))
             except Exception as error:  # noqa: BLE001 - a sample that cannot be made is met again in its turn
                 errors.append(error)
         raise errors[0]
@@ -149,12 +149,12 @@ class Datastore(ABC):
 
     def _put(self, sample: Sample, index: int, name: str, column: NDArray[Any], row: int) -> None:
         if name not in sample:
-            raise FieldError(f"{self.locate(index)} has no field {name!r}: it has {sorted(sample)}")
+            raise FieldError(f"{place_of(self, index)} has no field {name!r}: it has {sorted(sample)}")
         value = np.asarray(sample[name])
         shape = column.shape[1:]
         if value.shape != shape or not _fits(value, column.dtype):
             raise ShapeError(
-                f"field {name!r} of {self.locate(index)} is {value.dtype} {value.shape}, but the first sample's is "
+                f"field {name!r} of {place_of(self, index)} is {value.dtype} {value.shape}, but the first sample's is "
                 f"{column.dtype} {shape}: all samples of a batch must agree, so resize or crop them first"
             )
         column[row] = value
@@ -293,6 +293,14 @@ def as_datastore(source: "Datastore | SupportsIndex") -> Datastore:
 
 def _plain(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else value
+
+
+def place_of(source: Datastore, index: int) -> str:
+    """Say where a sample comes from, even if the user's own ``locate`` cannot."""
+    try:
+        return source.locate(index)
+    except Exception as error:  # noqa: BLE001 - a user's locate must not hide the error it should explain
+        return f"sample {index} (its place is unknown: {error})"
 
 
 def fingerprint_of(*parts: object) -> str:

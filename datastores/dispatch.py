@@ -14,7 +14,7 @@ from .locks import ProcessLock
 from .messages import Failed, Task
 from .meter import Meter
 from .schema import IntArray, Rows
-from .slots import SlotLayout, SlotRing
+from .slots import PrivateMemory, SlotLayout, SlotRing
 from .worker import make_rows
 
 __all__ = ["Dispatcher", "InlineDispatcher", "Ticket"]
@@ -123,7 +123,7 @@ class InlineDispatcher:
         self._source = source
         self._action = on_error.action
         self._meter = meter
-        self._ring = SlotRing(layout, slots=2, pin=pin)
+        self._ring = SlotRing(PrivateMemory(), layout, slots=2, pin=pin)
 
     def put(self, ids: IntArray, draw: Draw) -> Ticket:
         """Note an order."""

@@ -1,5 +1,6 @@
 """Samples that cannot be made: what takes their place, and where that is written down."""
 
+import errno
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,13 +15,14 @@ from .permute import derive_key
 from .plan import BatchRows
 from .schema import IntArray, Rows
 
-__all__ = ["SKIPPED", "Action", "Incident", "IncidentLog", "OnError", "settle", "substitutes"]
+__all__ = ["SKIPPED", "Action", "Incident", "IncidentLog", "OnError", "is_exhaustion", "settle", "substitutes"]
 
 Action: TypeAlias = Literal["raise", "substitute", "skip"]
 
 #: Stands for the substitute of a sample that has none.
 SKIPPED = -1
 
+_EXHAUSTION = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 _TRIES = 16  # substitutes from the same shard, and as many from the whole dataset
 _REASON = 500  # characters of an error that are kept
 
@@ -77,6 +79,19 @@ class Incident:
     def of(cls, row: int, sample: int, substitute: int, where: str, error: BaseException) -> "Incident":
         """Describe what ``error`` did to a sample."""
         return cls(row, sample, substitute, where, f"{type(error).__name__}: {error}"[:_REASON])
+
+
+def is_exhaustion(error: BaseException | None) -> bool:
+    """Whether ``error``, or what caused it, says that the machine is short of descriptors, memory or buffers.
+
+    No sample is to blame for that, and none may take another's place because of it: a batch would depend on the
+    machine.
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _EXHAUSTION:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def substitutes(sample: int, draw: Draw, shard_sizes: IntArray) -> Iterator[int]:

@@ -122,8 +122,10 @@ class Loader:
         self._log = IncidentLog(self.on_error, rank)
         self._timeout, self._pin = timeout, pin_memory
         rows = len(self.plan.batch(0, 0, rank=rank, world_size=world_size).ids)
-        self._method = prepare_start(start_method) if workers else None
-        self._layout = SlotLayout(self.data.schema(), max(rows, -(-batch_size // world_size)))
+        self._start_method = start_method
+        if workers:
+            prepare_start(start_method)
+        self._layout = SlotLayout(self.data.schema(), max(rows, 1))  # no batch has more rows than the first one
         self._dispatcher: Dispatcher | None = None
         self._next = _Position(0, 0)
         self._interrupted = False  # an epoch was left in the middle; the next iteration starts another one
@@ -281,7 +283,7 @@ class Loader:
         if self._tuner is not None:
             self._tuner.restart()
         if self._dispatcher is None or self._dispatcher.closed:
-            if self._method is None:
+            if not self._wanted:
                 self._dispatcher = InlineDispatcher(
                     self.data, self._layout, on_error=self.on_error, pin=self._pin, meter=self._meter
                 )
@@ -291,7 +293,7 @@ class Loader:
                     self._layout,
                     workers=self._wanted,
                     slots=min(self.prefetch, len(self)) + 2,
-                    method=self._method,
+                    method=prepare_start(self._start_method),  # asked anew: this process may be a fork by now
                     on_error=self.on_error,
                     timeout=self._timeout,
                     pin=self._pin,

@@ -7,6 +7,7 @@ hand for the time in between.
 """
 
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,14 +18,13 @@ import numpy as np
 from ..augment.random import Draw
 from ..errors import WorkerError
 from .crew import Crew, Death, Method, Worker
-from .datastore import Datastore
+from .datastore import Datastore, place_of
 from .dispatch import Ticket
 from .incidents import SKIPPED, Incident, OnError, substitutes
 from .messages import Done, Failed, Ready, Reply, Task
 from .meter import Meter
 from .schema import IntArray, Rows
-from .slots import SlotLayout, SlotRing
-from .worker import place_of
+from .slots import SharedFile, SlotLayout, SlotRing
 
 __all__ = ["ProcessPool"]
 
@@ -67,8 +67,9 @@ class ProcessPool:
         self._action = on_error.action
         self._meter = meter
         self._task_rows = _rows_per_task(layout, workers)
-        self._ring = SlotRing(layout, slots, pin=pin)
-        self._crew = Crew(source, self._ring, on_error.action, method, timeout)
+        file = SharedFile()
+        self._ring = SlotRing(file, layout, slots, pin=pin)
+        self._crew = Crew(source, file, self._ring, on_error.action, method, timeout)
         self._pending: deque[Task] = deque()
         self._tickets: dict[int, Ticket] = {}  # by task number
         self._deaths: dict[int, int] = {}  # by task number
@@ -76,13 +77,14 @@ class ProcessPool:
         self._next_number = 0
         self._pace = _Pace()
         self.close = self._crew.close
+        self._pid = os.getpid()
         with self._intact():
             self.resize(workers)
 
     @property
     def closed(self) -> bool:
-        """Whether the workers are gone."""
-        return not self.close.still_active()
+        """Whether the workers are gone, or are another process's: that of which this one is a fork."""
+        return self._pid != os.getpid() or not self.close.still_active()
 
     @property
     def workers(self) -> int:
@@ -138,6 +140,11 @@ class ProcessPool:
     @contextmanager
     def _intact(self) -> Iterator[None]:
         """Close the pool when what happens leaves it unusable, such as an interrupt in the middle of a message."""
+        if self.closed:
+            raise WorkerError(
+                "the background workers of this iteration are gone: they were ended, or this process was forked from "
+                "the one that they work for; start a new iteration, which gets workers of its own"
+            )
         try:
             yield
         except BaseException:

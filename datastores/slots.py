@@ -2,7 +2,8 @@
 
 All slots lie in one anonymous file (memfd), which has no name: nothing is left behind after a crash, and the size
 of /dev/shm does not matter. A slot is mapped by whoever needs it, by its number. Fresh memory costs a page fault per
-4 KiB, so slots are touched once when they are made and then only reused.
+4 KiB, so slots are touched once when they are made and then only reused. Where no worker writes into them, they lie in
+the process's own memory instead, so that a process forked from it has its own copy.
 """
 
 import mmap
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from .schema import Rows, Schema
 
-__all__ = ["SharedFile", "SlotLayout", "SlotMap", "SlotRing"]
+__all__ = ["PrivateMemory", "SharedFile", "SlotLayout", "SlotMap", "SlotRing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,20 @@ class SharedFile:
         return _receive_file, (reduction.DupFd(self.descriptor),)
 
 
+class PrivateMemory:
+    """What takes the place of a ``SharedFile`` where nobody else writes: each mapping is memory of this process."""
+
+    def close(self) -> None:
+        """There is nothing to close; mappings that exist stay valid."""
+
+    def grow(self, size: int) -> None:
+        """There is nothing to grow: memory is made when it is mapped."""
+
+    def map(self, offset: int, size: int) -> mmap.mmap:  # noqa: ARG002 - the same interface
+        """Return ``size`` new bytes."""
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 def _receive_file(sent: Any) -> SharedFile:
     file = SharedFile.__new__(SharedFile)
     file.descriptor = sent.detach()
@@ -94,13 +109,13 @@ class SlotMap:
     keeps a file descriptor open for each mapping, and a consumer may keep thousands of batches.
 
     Args:
-        file: that holds all slots.
+        file: that holds all slots, or memory of this process.
         layout: of each slot.
         first: slots of the first extent, at least 1.
         pin: let a GPU copy from the memory directly.
     """
 
-    def __init__(self, file: SharedFile, layout: SlotLayout, first: int, *, pin: bool = False) -> None:
+    def __init__(self, file: SharedFile | PrivateMemory, layout: SlotLayout, first: int, *, pin: bool = False) -> None:
         self._file = file
         self._layout = layout
         self._first = first
@@ -133,6 +148,7 @@ class SlotRing:
     """The owner's view of the slots: hands them out, and takes them back when nothing views them any more.
 
     Args:
+        file: that holds all slots, new; or memory of this process.
         layout: of each slot.
         slots: how many to make at once, at least 1; more are made when all are in use.
         pin: let a GPU copy from the slots directly, several times faster than from other memory.
@@ -141,11 +157,11 @@ class SlotRing:
         ConfigError: the machine has not so much memory, or cannot pin it.
     """
 
-    def __init__(self, layout: SlotLayout, slots: int, *, pin: bool = False) -> None:
+    def __init__(self, file: SharedFile | PrivateMemory, layout: SlotLayout, slots: int, *, pin: bool = False) -> None:
         self.layout = layout
-        self.file = SharedFile()
         self.first = slots
-        self._map = SlotMap(self.file, layout, slots, pin=pin)
+        self._file = file
+        self._map = SlotMap(file, layout, slots, pin=pin)
         self._made = 0
         self._free: deque[int] = deque()
         for _ in range(slots):
@@ -169,8 +185,8 @@ class SlotRing:
 
     def close(self) -> None:
         """Let go of the memory; batches that were lent stay valid."""
-        self.file.close()
-        self._map = SlotMap(self.file, self.layout, self.first)
+        self._file.close()
+        self._map = SlotMap(self._file, self.layout, self.first)
         self._free.clear()
 
     def _make(self) -> int:
@@ -181,8 +197,14 @@ class SlotRing:
                 f"{slot + 1} batches of {self.layout.rows} rows need {needed / 2**20:.0f} MiB of memory, and this "
                 f"machine has {present / 2**20:.0f}: use a smaller batch_size or prefetch, or keep fewer batches"
             )
-        self.file.grow(self._map.extent(slot).stop * self.layout.slot_bytes)
-        self._map.memory(slot)[:: mmap.PAGESIZE] = 0
+        try:
+            self._file.grow(self._map.extent(slot).stop * self.layout.slot_bytes)
+            self._map.memory(slot)[:: mmap.PAGESIZE] = 0
+        except OSError as error:
+            raise ConfigError(
+                f"{needed / 2**20:.0f} MiB of memory for {slot + 1} batches of {self.layout.rows} rows cannot be had "
+                f"({error.strerror}): use a smaller batch_size or prefetch, keep fewer batches, or raise `ulimit -v`"
+            ) from error
         self._made += 1
         return slot
 

@@ -13,6 +13,7 @@ SIGINT and SIGTERM, which a terminal or a scheduler sends to the whole process g
 batches to finish its step. It ends when its pipe closes, and when the trainer process dies, however that happens.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -25,14 +26,14 @@ import torch
 
 from ..augment.random import Draw
 from .clock import Clock
-from .datastore import Datastore
-from .incidents import SKIPPED, Action, Incident, substitutes
+from .datastore import Datastore, place_of
+from .incidents import SKIPPED, Action, Incident, is_exhaustion, substitutes
 from .messages import Done, Failed, Ready, Task
 from .payload import Payload
 from .schema import Rows
 from .slots import SharedFile, SlotLayout, SlotMap
 
-__all__ = ["WorkerSetup", "make_rows", "place_of", "worker_main"]
+__all__ = ["WorkerSetup", "make_rows", "worker_main"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,12 @@ def _serve(connection: Connection, source: Datastore, action: Action, slots: Slo
     connection.send_bytes(Ready().pack())
     while True:
         task = Task.unpack(connection.recv_bytes())
-        rows = slots.rows(task.slot)
+        try:
+            rows = slots.rows(task.slot)
+        except (OSError, MemoryError) as error:
+            error.add_note("raised while mapping the memory of a batch in a background worker")
+            connection.send_bytes(Failed(-1, 0, error).pack())
+            return
         part = {name: column[task.first_row : task.first_row + len(task.ids)] for name, column in rows.items()}
         clock = Clock()
         connection.send_bytes(make_rows(source, task, part, clock, action).pack())
@@ -115,6 +121,9 @@ def _one_by_one(source: Datastore, task: Task, rows: Rows, clock: Clock, action:
         error = _attempt(source, index, task.draw, one, clock)
         if error is None:
             continue
+        if is_exhaustion(error):
+            error.add_note(f"raised while making {place_of(source, index)}; on_error is for samples, not for this")
+            return Failed(task.number, task.first_row + row, error)
         stand_in = SKIPPED
         if action == "substitute":
             others = substitutes(index, task.draw, source.shard_sizes)
@@ -137,16 +146,17 @@ def _attempt(source: Datastore, index: int, draw: Draw, row: Rows, clock: Clock)
     return None
 
 
-def place_of(source: Datastore, index: int) -> str:
-    """Say where a sample comes from, even if the user's own ``locate`` cannot."""
-    try:
-        return source.locate(index)
-    except Exception as error:  # noqa: BLE001 - a user's locate must not hide the error it should explain
-        return f"sample {index} (its place is unknown: {error})"
-
-
 def _exit_with_parent() -> None:
+    """End this process when the trainer's does, however that happens.
+
+    The sentinel is a pipe, which stays open as long as a process that was forked from the trainer has it; so the
+    process itself is watched as well, where the system can.
+    """
     parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)  # the main thread may be in the middle of a long call
+    if parent is None:
+        return
+    watched: list[int] = [parent.sentinel]
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has it, and an old or a restricted one does not
+        watched.append(os.pidfd_open(parent.pid or 0))
+    wait(watched)
+    os._exit(1)  # the main thread may be in the middle of a long call

@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import Deadly, Failing, Noise, UnpicklableError, digest
+from toys import Deadly, Failing, Lost, Noise, UnpicklableError, digest
 
 from headrace.datastores import Loader
 from headrace.errors import ConfigError, FieldError, ShapeError, StateError, WorkerError
@@ -250,6 +250,20 @@ def test_an_error_names_its_sample_and_comes_in_order(workers: int) -> None:
     notes = "\n".join(caught.value.__notes__)
     assert "sample 17: key 'k17' in shard s2.tar" in notes
     assert workers == 0 or ("in sample" in notes and "raise self.error" in notes)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_datastore_that_cannot_locate_its_samples_hides_no_error(workers: int) -> None:
+    with Loader(Lost({17}), 16, shuffle="never", workers=workers, start_method="fork") as loader:
+        with pytest.raises(ZeroDivisionError, match="a bad day") as raised:
+            list(loader)
+        assert "sample 17 (its place is unknown: no idea where 17 is)" in "".join(raised.value.__notes__)
+
+
+def test_a_huge_batch_takes_the_memory_of_its_rows() -> None:
+    batch = next(iter(Loader(Noise(40), 10**7, last_batch="keep")))
+    assert len(batch) == 40
+    assert batch.images.untyped_storage().nbytes() < 10**6
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -44,8 +44,9 @@ def test_extents_tile_the_file(first: int, slot: int) -> None:
 
 
 def test_two_maps_of_one_file_see_the_same_rows() -> None:
-    ring = SlotRing(SlotLayout(SCHEMA, 6), 2)
-    other = SlotMap(ring.file, ring.layout, ring.first)
+    file = SharedFile()
+    ring = SlotRing(file, SlotLayout(SCHEMA, 6), 2)
+    other = SlotMap(file, ring.layout, ring.first)
     for slot in range(5):
         assert ring.acquire() == slot
         other.rows(slot)["label"][:] = slot + 10
@@ -54,7 +55,7 @@ def test_two_maps_of_one_file_see_the_same_rows() -> None:
 
 
 def test_a_slot_comes_back_with_its_last_view() -> None:
-    ring = SlotRing(SlotLayout(SCHEMA, 6), 1)
+    ring = SlotRing(SharedFile(), SlotLayout(SCHEMA, 6), 1)
     slot = ring.acquire()
     rows = ring.lend(slot, 6)
     row = torch.from_numpy(rows["image"])[2:3].permute(0, 3, 1, 2)
@@ -71,7 +72,7 @@ def test_a_slot_comes_back_with_its_last_view() -> None:
 
 def test_many_kept_slots_need_few_descriptors() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    ring = SlotRing(SlotLayout(SCHEMA, 6), 2)
+    ring = SlotRing(SharedFile(), SlotLayout(SCHEMA, 6), 2)
     kept = [ring.lend(ring.acquire(), 6) for _ in range(1000)]
     assert len(os.listdir("/proc/self/fd")) < before + 15
     ring.close()
@@ -85,7 +86,7 @@ def test_many_kept_slots_need_few_descriptors() -> None:
 def test_no_room_is_a_clear_error() -> None:
     huge = SlotLayout(Schema((Field("image", (2**20, 2**20, 3), "uint8"),)), 2**22)
     with pytest.raises(ConfigError, match=r"1 batches of 4194304 rows need \d+ MiB of memory, and this machine has"):
-        SlotRing(huge, 1)
+        SlotRing(SharedFile(), huge, 1)
 
 
 def test_the_file_has_no_name() -> None:

@@ -1,5 +1,6 @@
 """The dispatcher under pressure: killed, starved, crowded, and for a long time."""
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -10,15 +11,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
-from toys import Noise, Slow, digest
+from toys import Cramped, Failing, Noise, Slow, Torn, digest
 
 from headrace.augment import Draw
 from headrace.datastores import Loader
-from headrace.errors import ConfigError
+from headrace.datastores.incidents import OnError
+from headrace.datastores.meter import Meter
+from headrace.datastores.pool import ProcessPool
+from headrace.datastores.slots import SlotLayout
+from headrace.errors import ConfigError, WorkerError
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 
@@ -205,6 +213,192 @@ def test_a_forked_child_may_have_loaders_of_its_own() -> None:
     assert queue.get(timeout=60) == 100
     child.join(10)
     assert child.exitcode == 0
+
+
+def _in_child(work: Callable[[], object]) -> object:
+    """What ``work`` returns, or raises, in a fork of this process."""
+    ours, theirs = multiprocessing.get_context("fork").Pipe()
+    child = os.fork()
+    if not child:
+        try:
+            theirs.send(work())
+        except Exception as error:
+            theirs.send(error)
+        os._exit(0)
+    theirs.close()
+    try:
+        assert ours.poll(60), "it hangs"
+        return ours.recv()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_forked_child_gets_workers_of_its_own_for_a_loader_that_is_open(method: Any) -> None:
+    expected = digest(Loader(Noise(), 10, seed=3))
+    with Loader(Noise(), 10, seed=3, workers=2, start_method=method) as loader:
+        list(loader)
+        loader.set_epoch(0)
+        assert _in_child(lambda: digest(loader)) == expected
+        assert digest(loader) == expected
+
+
+def test_a_forked_child_cannot_go_on_with_an_iteration_of_its_parent() -> None:
+    expected = digest(Loader(Noise(), 10, seed=3))
+    with Loader(Noise(), 10, seed=3, workers=2, prefetch=2, start_method="fork") as loader:
+        batches = iter(loader)
+        first = digest([next(batches)])
+        error = _in_child(lambda: digest(batches))
+        assert isinstance(error, WorkerError)
+        assert "this process was forked" in str(error)
+        assert first + digest(batches) == expected
+
+
+def test_a_forked_child_has_its_own_copy_of_what_was_made_in_this_process() -> None:
+    batches = iter(Loader(Noise(), 10))
+    batch = next(batches)
+    before = digest([batch])
+    _in_child(lambda: bool(batch.images.zero_().any()))
+    assert digest([batch]) == before
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_end_with_the_trainer_even_if_a_fork_of_it_lives_on(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "script.py"
+    (tmp_path / "pids").mkdir()
+    script.write_text(
+        f"import os, sys, time\nsys.path.insert(0, {SUPPORT!r})\nfrom pathlib import Path\nfrom toys import Slow\n"
+        f"from headrace.datastores import Loader\nloader = Loader(Slow(Path({str(tmp_path / 'pids')!r}), 0.01), 16, "
+        f"workers=2, start_method={method!r})\nfor batch in loader:\n    if not batch.step:\n"
+        "        child = os.fork() or time.sleep(1000)\n        print(child, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        workers = {int(path.name) for path in (tmp_path / "pids").iterdir()} - {process.pid}
+        process.kill()
+        process.wait()
+        try:
+            assert workers
+            assert psutil.Process(child).is_running()
+            _, alive = psutil.wait_procs([psutil.Process(pid) for pid in workers if psutil.pid_exists(pid)], timeout=5)
+            assert alive == []
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+_ALARM_SCRIPT = """
+import random, signal, sys
+from toys import Noise, digest
+from headrace.datastores import Loader
+
+class Alarm(Exception):
+    pass
+
+def ring(*_):
+    raise Alarm
+
+def in_epoch(loader, epoch):
+    loader.set_epoch(epoch)
+    return digest(loader)
+
+signal.signal(signal.SIGALRM, ring)
+rng, interrupted, wrong = random.Random(2), 0, []
+expected = {epoch: in_epoch(Loader(Noise(400), 8, seed=3), epoch) for epoch in range(60)}
+with Loader(Noise(400), 8, seed=3, workers=2, start_method=sys.argv[1]) as loader:
+    for _ in range(50):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0005, 0.03))
+            for batch in loader:
+                if expected[batch.epoch][batch.step] != digest([batch])[0]:
+                    wrong.append((batch.epoch, batch.step))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except Alarm:
+            interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print(interrupted > 20, wrong, in_epoch(loader, 0) == expected[0])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_an_exception_anywhere_in_the_loader_costs_no_bit(tmp_path: Path, method: str) -> None:
+    """Whatever a signal's handler raises in the middle of, the next iteration is right again."""
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {SUPPORT!r})\n" + _ALARM_SCRIPT)
+    done = subprocess.run([sys.executable, script, method], capture_output=True, text=True, check=False, timeout=100)
+    assert done.stdout == "True [] True\n", done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_that_dies_in_the_middle_of_a_message(tmp_path: Path, method: Any) -> None:
+    expected = digest(Loader(Noise(), 10, seed=3))
+    data = Torn(40, 1, tmp_path / "tally")
+    with Loader(data, 10, seed=3, workers=2, start_method=method) as loader:
+        assert digest(loader) == expected
+    assert (tmp_path / "tally").stat().st_size == 1
+
+
+@pytest.mark.parametrize("action", ["substitute", "skip"])
+def test_a_machine_that_is_short_of_descriptors_is_no_samples_fault(action: Any) -> None:
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    loader = Loader(Failing({3, 7}, error), 10, shuffle="never", on_error=action)
+    with pytest.raises(OSError, match="Too many open files") as raised:
+        list(loader)
+    assert any("sample 3" in note and "on_error is for samples" in note for note in raised.value.__notes__)
+    assert loader.incidents == 0
+
+
+def test_a_worker_that_cannot_map_a_batch_says_so() -> None:
+    with Loader(Cramped(100, (512, 512, 3)), 16, workers=1, prefetch=1, start_method="fork") as loader:
+        with pytest.raises((OSError, MemoryError)) as raised:
+            list(loader)  # keeps all batches, so that more memory is mapped
+        assert "mapping the memory of a batch" in "".join(raised.value.__notes__)
+
+
+def test_idle_workers_are_sent_home() -> None:
+    source, meter = Noise(), Meter()
+    pool = ProcessPool(source, SlotLayout(source.schema(), 10), workers=3, slots=2, method="fork",
+                       on_error=OnError(), timeout=60, pin=False, meter=meter)  # fmt: skip
+    try:
+        pool.get(pool.put(np.arange(10), Draw()))
+        pool.resize(1)
+        _, alive = psutil.wait_procs(_workers(), timeout=2)
+        assert pool.workers == 1 == len(alive)
+        pool.get(pool.put(np.arange(10), Draw()))
+    finally:
+        pool.close()
+
+
+_MAIN_SCRIPT = """
+import sys, threading
+from toys import Noise
+from headrace.datastores.payload import Payload, without_main
+
+class Mine(Noise):
+    pass
+
+def hide():
+    while not done.is_set():
+        with without_main():
+            pass
+
+if __name__ == "__main__":
+    done = threading.Event()
+    thread = threading.Thread(target=hide)
+    thread.start()
+    try:
+        print({Payload.of(Mine()).needs_main for _ in range(2000)})
+    finally:
+        done.set()
+"""
+
+
+def test_nobody_looks_at_the_main_module_while_it_is_hidden(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {SUPPORT!r})\n" + _MAIN_SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("{True}\n", "")
 
 
 @pytest.mark.soak

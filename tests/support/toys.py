@@ -1,8 +1,13 @@
 """Small datastores for the dispatch tests; importable, so that every start method can send them."""
 
+import contextlib
+import multiprocessing
 import os
 import random
+import resource
 import signal
+import stat
+import struct
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,6 +87,37 @@ class Deadly(Noise):
 
     def _count(self) -> int:
         return self.tally.stat().st_size if self.tally.exists() else 0
+
+
+class Torn(Deadly):
+    """Dies in the middle of a message to the trainer."""
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        if index == self.victim and self._count() < self.times:
+            for number in map(int, os.listdir("/proc/self/fd")):
+                with contextlib.suppress(OSError):
+                    if stat.S_ISSOCK(os.fstat(number).st_mode):
+                        os.write(number, struct.pack("!i", 100) + b"ten of 100")
+        return super().sample(index, draw)
+
+
+class Lost(Failing):
+    """Does not even know where its samples come from."""
+
+    def locate(self, index: int) -> str:
+        raise LookupError(f"no idea where {index} is")
+
+
+class Cramped(Noise):
+    """Lets no worker map more memory than it has, and a little."""
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        if multiprocessing.parent_process() is not None:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            if resource.getrlimit(resource.RLIMIT_AS)[0] == hard:
+                resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (16 << 20), hard))
+        return super().sample(index, draw)
 
 
 class Hanging(Noise):
