@@ -12,7 +12,7 @@ numbers in float64, which are exact in any order. What needs more is computed fo
 travels as a table or a factor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Protocol, TypeAlias
 
@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 from ..errors import ShapeError
 from .random import Draw, Purpose
 
-__all__ = ["Column", "Ids", "PixelOperation", "blocks", "check_images", "column", "pixel_uniforms", "to_bytes"]
+__all__ = [
+    "Column",
+    "Ids",
+    "PixelOperation",
+    "blocks",
+    "change_rows",
+    "check_images",
+    "column",
+    "pixel_uniforms",
+    "to_bytes",
+]
 
 #: Sample ids: int64 (N,), as an array or as a tensor.
 Ids: TypeAlias = NDArray[np.int64] | torch.Tensor
@@ -40,6 +50,11 @@ class Column(IntEnum):
     NOISE = 12  # one
     SALT_AND_PEPPER = 14  # one
     ERASING = 16  # five
+    POSTERIZE = 24  # two
+    SOLARIZE = 26  # two
+    AUTO_CONTRAST = 28  # one
+    EQUALIZE = 29  # one
+    SHARPNESS = 30  # two
 
 
 class PixelOperation(Protocol):
@@ -92,6 +107,21 @@ def blocks(images: torch.Tensor) -> Iterator[slice]:
     count, pixels = len(images), max(1, images.shape[2] * images.shape[3])
     size = max(1, count if images.is_cuda else _BLOCK_PIXELS // pixels)
     return (slice(start, start + size) for start in range(0, count, size))
+
+
+def change_rows(
+    images: torch.Tensor, rows: NDArray[np.int64], change: Callable[[torch.Tensor, slice], torch.Tensor]
+) -> None:
+    """Change some rows in place, block by block.
+
+    Args:
+        images: uint8 (N, C, H, W).
+        rows: int64 (n,), which ones, each at most once.
+        change: gets a block of these images and its place among ``rows``, and returns the changed block.
+    """
+    for part in blocks(images[: len(rows)]):
+        chosen = torch.from_numpy(rows[part]).to(images.device, non_blocking=True)
+        images.index_copy_(0, chosen, change(images.index_select(0, chosen), part))
 
 
 def column(values: NDArray[np.float64], like: torch.Tensor) -> torch.Tensor:

@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     NOISE = 5
     MIX = 6
     PATCH = 7
+    POLICY = 8
 
 
 def philox4x32(counter: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uint32]:
