@@ -12,37 +12,54 @@ if TYPE_CHECKING:
     from .erase import RandomErasing
     from .mix import CutMix, Mixed, MixUp
     from .noise import GaussianNoise, SaltAndPepperNoise
+    from .policy import RandAugment, TrivialAugment
     from .random import Draw, Purpose
+    from .sharpen import Sharpness
+    from .tone import AutoContrast, Equalize, Posterize, Solarize
 
 __all__ = [
+    "AutoContrast",
     "ColorAugmenter",
     "CutMix",
     "Draw",
+    "Equalize",
     "GaussianBlur",
     "GaussianNoise",
     "ImageAugmenter",
     "MixUp",
     "Mixed",
+    "Posterize",
     "Purpose",
+    "RandAugment",
     "RandomErasing",
     "RandomResizedCrop",
     "SaltAndPepperNoise",
+    "Sharpness",
+    "Solarize",
+    "TrivialAugment",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "AutoContrast": "tone",
         "ColorAugmenter": "color",
         "CutMix": "mix",
         "Draw": "random",
+        "Equalize": "tone",
         "GaussianBlur": "blur",
         "GaussianNoise": "noise",
         "ImageAugmenter": "augmenter",
         "MixUp": "mix",
         "Mixed": "mix",
+        "Posterize": "tone",
         "Purpose": "random",
+        "RandAugment": "policy",
         "RandomErasing": "erase",
         "RandomResizedCrop": "crop",
         "SaltAndPepperNoise": "noise",
+        "Sharpness": "sharpen",
+        "Solarize": "tone",
+        "TrivialAugment": "policy",
     },
 )

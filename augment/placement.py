@@ -16,7 +16,7 @@ _Value = TypeVar("_Value", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The way from one image to the output: moved about its centre, cut, and scaled.
+    """The way from one image to the output: moved about its centre, cut, scaled, and maybe moved once more.
 
     Args:
         size: height and width of the image.
@@ -24,6 +24,7 @@ class Placement:
         box: the rectangle of the moved image that fills the output.
         movement: what happens about the centre: a matrix (3, 3), or, where nothing needs to be interpolated, whether
             the image is mirrored top to bottom, and left to right.
+        after: what happens to the output as a map of its pixels, (3, 3); None moves nothing.
 
     Example:
         >>> placement = Placement((4, 4), (2, 2), (0, 0, 2, 2), (False, True))
@@ -37,6 +38,7 @@ class Placement:
     output: tuple[int, int]
     box: Box
     movement: FloatArray | tuple[bool, bool]
+    after: FloatArray | None = None
 
     @property
     def matrix(self) -> FloatArray:
@@ -44,7 +46,8 @@ class Placement:
         movement = self.movement
         if isinstance(movement, tuple):
             movement = reflections(np.array([movement[1]]), np.array([movement[0]]))[0]
-        return window(self.box, self.output) @ about_centre(movement, self.size)
+        matrix = window(self.box, self.output) @ about_centre(movement, self.size)
+        return matrix if self.after is None else self.after @ matrix
 
     def apply(
         self,
@@ -58,6 +61,6 @@ class Placement:
         Raises:
             ShapeError: shapes or dtypes that do not fit together.
         """
-        if isinstance(self.movement, tuple):
+        if isinstance(self.movement, tuple) and self.after is None:
             return cut(image, self.box, self.movement, self.output, fill, out, interpolation)
         return resample(image, self.matrix, self.output, fill, out, interpolation)

@@ -2,7 +2,7 @@
 
 ::
 
-    image --> movement --> crop --> policy's movement --> row of uint8 --> policy's photometric operations, in their order
+    image --> movement --> crop --> policy's movement --> row of uint8 --> policy's photometric operations, in order
               `------------- one matrix ------------'
 
 The list is that of both papers. Where an operation moves pixels, its matrix joins the one that crops and mirrors, so an
@@ -21,8 +21,8 @@ order in which it was drawn. Sharper, brighter and so on round once at the end o
 | ``solarize``, threshold | 256 .. 0 | 256 .. 0 |
 
 Magnitudes have 31 steps, 0 .. 30; 0 changes nothing and 30 is the stronger end. Of two signs each is equally probable.
-The ranges are those of torchvision's ``TrivialAugmentWide`` and ``RandAugment``; the threshold is the papers' (torchvision
-begins at 255, which inverts white at magnitude 0).
+The ranges are those of torchvision's ``TrivialAugmentWide`` and ``RandAugment``, but for the threshold, which is the
+papers': torchvision begins at 255, and so inverts white at magnitude 0.
 """
 
 from abc import ABC, abstractmethod
@@ -184,8 +184,8 @@ class TrivialAugment(Policy):
     ranges. The table at the top of this page has them.
 
     Example:
-        >>> TrivialAugment().sample_operations(np.arange(3), Draw(seed=1), (224, 224))
-        [[('color', 0.769)], [('equalize', 0.0)], [('sharpness', 1.033)]]
+        >>> TrivialAugment().sample_operations(np.arange(2, 6), Draw(seed=1), (224, 224))
+        [[('posterize', 7.0)], [('sharpness', 1.429)], [('rotate', 90.0)], [('translate_y', -29.0)]]
     """
 
     _space: ClassVar[_Space] = _Space(0.99, 32.0, 0.0, 135.0, 0.99, 6.0)
@@ -199,8 +199,8 @@ class TrivialAugment(Policy):
 class RandAugment(Policy):
     """Several operations per image, all of one strength.
 
-    Cubuk, Zoph, Shlens and Le: "RandAugment: practical automated data augmentation with a reduced search space", NeurIPS
-    2020. The table at the top of this page has the ranges.
+    Cubuk, Zoph, Shlens and Le: "RandAugment: practical automated data augmentation with a reduced search space",
+    NeurIPS 2020. The table at the top of this page has the ranges.
 
     Args:
         num_ops: 1 .. 14, operations per image; one may be drawn twice. N in the paper.
@@ -211,7 +211,7 @@ class RandAugment(Policy):
 
     Example:
         >>> RandAugment(magnitude=15).sample_operations(np.arange(2), Draw(seed=1), (224, 224))
-        [[('color', 0.55), ('equalize', 0.0)], [('equalize', 0.0), ('shear_x', 0.15)]]
+        [[('sharpness', 1.45), ('rotate', 15.0)], [('shear_y', 0.15), ('rotate', -15.0)]]
     """
 
     num_ops: int = 2

@@ -1,7 +1,7 @@
 """Curves of tone: each value of an image becomes another one, by a rule that is drawn, or made from the image itself.
 
-The formulas are those of Pillow's ``ImageOps``, which the papers on augmentation policies build on, and of torchvision's
-``transforms.v2.functional`` after it. All of it is arithmetic on whole numbers, so it is exact on any device.
+The formulas are those of Pillow's ``ImageOps``, which the papers on augmentation policies build on, and after it of
+torchvision's ``transforms.v2.functional``. All of it is arithmetic on whole numbers, so it is exact on any device.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,16 @@ from .pixels import Column, Ids, change_rows, check_images, pixel_uniforms
 from .random import Draw
 from .ranges import Range, check_probability, check_range, draw_range
 
-__all__ = ["AutoContrast", "Equalize", "Posterize", "Solarize", "autocontrasted", "equalized", "posterized", "solarized"]
+__all__ = [
+    "AutoContrast",
+    "Equalize",
+    "Posterize",
+    "Solarize",
+    "autocontrasted",
+    "equalized",
+    "posterized",
+    "solarized",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +135,7 @@ class Equalize:
     Example:
         >>> images = torch.arange(100, 116, dtype=torch.uint8).repeat(64).view(1, 1, 32, 32)
         >>> Equalize().apply(images, np.array([5]), Draw())[0, 0, 0, :6].tolist()
-        [0, 21, 43, 64, 86, 107]
+        [0, 21, 43, 64, 85, 107]
     """
 
     probability: float = 1.0

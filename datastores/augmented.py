@@ -4,7 +4,7 @@
 
     source -- bytes --> decode -- uint8 (H, W, C) --> resample by one matrix --> a row of the batch --> colors, all rows
                                                          ^                                                at once
-                 sample id, seed, epoch --> movement @ crop, drawn before any pixel is touched;
+                 sample id, seed, epoch --> policy @ crop @ movement, drawn before any pixel is touched;
                                             the same for the sample's label maps, boxes and key points
 """
 
@@ -23,6 +23,7 @@ from ..augment.crop import CenterCrop, Crop, Letterbox, RandomCrop, RandomResize
 from ..augment.geometry import FloatArray
 from ..augment.pixels import PixelOperation
 from ..augment.placement import Placement
+from ..augment.policy import Movements, Policy
 from ..augment.random import Draw, Purpose
 from ..errors import ConfigError, FieldError, ShapeError
 from .clock import Clock, Stage
@@ -33,8 +34,9 @@ from .schema import Field, IntArray, Rows, Sample, Schema
 
 __all__ = ["AugmentedImageDatastore"]
 
-#: What was drawn for a sample: the crop's numbers, and the movement as a matrix, or as the mirrors if there is no more.
-_Drawn: TypeAlias = tuple[list[float], FloatArray | tuple[bool, bool]]
+#: What was drawn for a sample: the crop's numbers, the movement as a matrix, or as the mirrors if there is no more, and
+#: how a policy moves the output.
+_Drawn: TypeAlias = tuple[list[float], FloatArray | tuple[bool, bool], FloatArray | None]
 
 _MODES = ("resize", "letterbox", "center_crop", "resized_center_crop", "random_crop", "random_resized_crop")
 
@@ -43,8 +45,9 @@ class AugmentedImageDatastore(Datastore):
     """Reads images and makes them one size, moved at random if asked; nothing is stored.
 
     Each image is decoded, converted to ``color``, moved by ``augment`` about its centre at its full size, and then cut
-    and scaled to ``output_size`` by ``mode``. The last two are one matrix and one interpolation. ``photometric`` comes
-    last. What sample i looks like depends on the seed, the epoch and i, never on the batch or the worker.
+    and scaled to ``output_size`` by ``mode``; then the movements of ``policy`` follow. All these are one matrix and one
+    interpolation. What changes values comes after it: that of ``policy``, then ``photometric``. What sample i looks
+    like depends on the seed, the epoch and i, never on the batch or the worker.
 
     A source of arrays may have more to move than an image: label maps, second images, boxes and key points that are
     named here go the same way. Coordinates are measured between edges: (0, 0) is the upper left corner of the image,
@@ -62,6 +65,8 @@ class AugmentedImageDatastore(Datastore):
             ``RandomResizedCrop(scale=(0.5, 1))``.
         augment: the random movements; none by default.
         color: "rgb" (gray is repeated), "gray" (Pillow's luma) or "keep", for sources whose images all agree.
+        policy: ``TrivialAugment`` or ``RandAugment``; its movements act on the output. ``policy.geometry`` is those
+            alone, where a GPU does the rest.
         crop_scale: for "random_resized_crop": smallest and largest area as a part of the image's, (0.08, 1) by default.
         crop_ratio: for "random_resized_crop": smallest and largest width / height, (3/4, 4/3) by default.
         photometric: what changes the values of the pixels, such as ``ColorAugmenter``: one operation, or several that
@@ -95,6 +100,7 @@ class AugmentedImageDatastore(Datastore):
         *,
         mode: str | Crop = "resize",
         augment: ImageAugmenter | None = None,
+        policy: Movements | None = None,
         color: Color = "rgb",
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] | None = None,
@@ -111,7 +117,8 @@ class AugmentedImageDatastore(Datastore):
         self.augment = augment
         self.crop = _crop(mode, crop_scale, crop_ratio)
         self.color = color
-        self.photometric = _operations(photometric)
+        self.policy = policy
+        self.photometric = (*_photometric_part(policy), *_operations(photometric))
         self.joint = Joint.of(masks, images, boxes, keypoints, mask_fill)
         self._pictures = ("image", *self.joint.images)
         if self.joint.names and isinstance(self.source, ImageSource):
@@ -207,7 +214,8 @@ class AugmentedImageDatastore(Datastore):
         """A digest of the source and all settings; functions among them count by module and name."""
         augment = None if self.augment is None else self.augment.settings
         settings = (self._size, self._channels, self.crop, self.color, augment, self.photometric, self.joint)
-        return fingerprint_of(type(self).__qualname__, self.source.fingerprint, *settings)
+        policy = () if self.policy is None else (self.policy,)
+        return fingerprint_of(type(self).__qualname__, self.source.fingerprint, *settings, *policy)
 
     def locate(self, index: int) -> str:
         """Say where sample ``index`` comes from: what the source says."""
@@ -251,14 +259,15 @@ class AugmentedImageDatastore(Datastore):
         return sample[name]
 
     def _drawn(self, ids: IntArray, draw: Draw) -> Iterator[_Drawn]:
-        """Draw what all samples need at once: the crop's numbers and the movement of each."""
+        """Draw what all samples need at once: the crop's numbers and the movements of each."""
         count = self.crop.num_draws
         numbers = draw.uniforms(ids, Purpose.CROP, count).tolist() if count else [[]] * len(ids)
+        after = self.policy.sample_movements(ids, draw, self._size) if self.policy else [None] * len(ids)
         if self.augment is None:
-            return zip(numbers, [(False, False)] * len(ids), strict=True)
+            return zip(numbers, [(False, False)] * len(ids), after, strict=True)
         if self.augment.only_mirrors:
-            return zip(numbers, self.augment.sample_mirrors(ids, draw), strict=True)
-        return zip(numbers, self.augment.sample_matrices(ids, draw), strict=True)
+            return zip(numbers, self.augment.sample_mirrors(ids, draw), after, strict=True)
+        return zip(numbers, self.augment.sample_matrices(ids, draw), after, strict=True)
 
     def _changed(self, images: Pixels, ids: IntArray, draw: Draw) -> Pixels:
         """Return images (n, h, w, C) after all photometric operations."""
@@ -272,13 +281,13 @@ class AugmentedImageDatastore(Datastore):
         return changed
 
     def _placement(self, index: int, sample: Sample, drawn: _Drawn) -> Placement:
-        numbers, movement = drawn
+        numbers, movement, after = drawn
         height, width = sample["image"].shape[:2]
         try:
             box = self.crop.box((height, width), self._size, numbers)
         except ShapeError as error:
             raise ShapeError(f"{self.locate(index)}: {error}") from error
-        return Placement((height, width), self._size, box, movement)
+        return Placement((height, width), self._size, box, movement, after)
 
     def _moved(self, index: int, sample: Sample, name: str, placement: Placement) -> NDArray[Any]:
         """Return a field as the placement moves it."""
@@ -305,6 +314,17 @@ class AugmentedImageDatastore(Datastore):
             return placement.apply(picture, self._fill, out)
         except ShapeError as error:
             raise ShapeError(f"{self.locate(index)}: {error}") from error
+
+
+def _photometric_part(policy: Movements | None) -> tuple[PixelOperation, ...]:
+    """Return the policy if it changes values too.
+
+    Raises:
+        ConfigError: it is no policy.
+    """
+    if policy is not None and (isinstance(policy, type) or not hasattr(policy, "sample_movements")):
+        raise ConfigError(f"policy must be TrivialAugment(), RandAugment(...) or .geometry of one, got {policy!r}")
+    return (policy,) if isinstance(policy, Policy) else ()
 
 
 def _operations(photometric: PixelOperation | Sequence[PixelOperation] | None) -> tuple[PixelOperation, ...]:
