@@ -1,7 +1,7 @@
 """Random movements of images: which ones, how far, and the matrix that a sample gets."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from .geometry import FloatArray, about_centre, reflections, rotations, scalings, shears, translations
 from .random import Draw, Purpose
+from .ranges import Bounds, as_levels, as_number, as_probability, as_range, draw_range
 
 __all__ = ["ImageAugmenter", "Parameter"]
 
@@ -25,14 +26,10 @@ _COLUMNS = (
     "x_translation", "y_translation",
 )  # fmt: skip
 
-#: Open intervals; numbers that lie outside of them make a map that cannot be undone, or no sense.
-_BOUNDS = {
-    "scale": (0.0, math.inf),
-    "x_scale": (0.0, math.inf),
-    "y_scale": (0.0, math.inf),
-    "x_shear": (-90.0, 90.0),
-    "y_shear": (-90.0, 90.0),
-}
+_ANY, _FACTOR, _ANGLE = Bounds(-math.inf, math.inf, "both"), Bounds(0, math.inf, "both"), Bounds(-90, 90, "both")
+
+#: Numbers that lie outside of these make a map that cannot be undone, or no sense.
+_BOUNDS = {"scale": _FACTOR, "x_scale": _FACTOR, "y_scale": _FACTOR, "x_shear": _ANGLE, "y_shear": _ANGLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +77,13 @@ class ImageAugmenter:
     y_translation: Parameter = 0.0
 
     def __post_init__(self) -> None:
-        _check_fill(self.fill_value)
+        object.__setattr__(self, "fill_value", as_levels("fill_value", self.fill_value))
         for name in _COLUMNS[:2]:
-            probability = getattr(self, name)
-            if not _is_number(probability) or not 0 <= probability <= 1:
-                raise ConfigError(f"{name} must be True, False or a probability in 0 .. 1, got {probability!r}")
+            object.__setattr__(self, name, as_probability(name, getattr(self, name)))
         for name in _COLUMNS[2:]:
-            _check_parameter(name, getattr(self, name))
+            parameter, bounds = getattr(self, name), _BOUNDS.get(name, _ANY)
+            if not callable(parameter):
+                object.__setattr__(self, name, as_range(name, parameter, bounds, ", or a function of a generator"))
         if not _is_one(self.scale) and not (_is_one(self.x_scale) and _is_one(self.y_scale)):
             raise ConfigError(
                 f"scale={self.scale!r} sets both axes: leave it at 1, or leave x_scale={self.x_scale!r} and "
@@ -148,9 +145,9 @@ class ImageAugmenter:
         column = _COLUMNS.index(name)
         if callable(parameter):
             generators = (draw.generator(i, Purpose.CALLABLE, column) for i in ids.tolist())
-            return np.array([_checked(name, parameter(rng)) for rng in generators], np.float64)
-        low, high = parameter if isinstance(parameter, Sequence) else (parameter, parameter)
-        return low + (high - low) * uniforms[:, column]
+            returned, bounds = f"what the function for {name} returns", _BOUNDS.get(name, _ANY)
+            return np.array([as_number(returned, parameter(rng), bounds) for rng in generators], np.float64)
+        return draw_range(parameter, uniforms[:, column])
 
 
 def _equal_scalings(factors: FloatArray) -> FloatArray:
@@ -171,43 +168,11 @@ def _probability(reflection: float) -> float:
     return 0.5 if reflection is True else float(reflection)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating))
-
-
 def _is_one(parameter: Parameter) -> bool:
     return parameter in (1, (1, 1))
 
 
-def _check_fill(fill: object) -> None:
-    values = fill if isinstance(fill, tuple) else (fill,)
-    if not values or not all(isinstance(value, (int, np.integer)) and 0 <= value <= 255 for value in values):
-        raise ConfigError(f"fill_value must be a whole number in 0 .. 255, or a tuple of one per channel, got {fill!r}")
-
-
-def _check_parameter(name: str, parameter: object) -> None:
-    if callable(parameter):
-        return
-    ends = parameter if isinstance(parameter, (tuple, list)) else (parameter, parameter)
-    if len(ends) != 2 or not all(map(_is_number, ends)) or not ends[0] <= ends[1]:
-        raise ConfigError(
-            f"{name} must be a number, a range (lo, hi) with lo <= hi, or a function of a generator, got {parameter!r}"
-        )
-    for end in ends:
-        _checked(name, end)
-
-
-def _checked(name: str, value: float) -> float:
-    low, high = _BOUNDS.get(name, (-math.inf, math.inf))
-    if not _is_number(value) or not low < value < high:
-        unit = " degrees" if name.endswith("shear") else ""
-        raise ConfigError(f"{name} must lie between {low:g} and {high:g}{unit}, both excluded, got {value!r}")
-    return float(value)
-
-
 def _plain(value: object) -> object:
-    if isinstance(value, list):
-        return tuple(value)
     if not callable(value):
         return value
     named = value if hasattr(value, "__qualname__") else type(value)

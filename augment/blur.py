@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .pixels import Column, Ids, blocks, check_images, column, pixel_uniforms, to_bytes
 from .random import Draw
-from .ranges import Range, check_probability, check_range, draw_range
+from .ranges import Bounds, Range, as_probability, as_range, draw_range
 
 __all__ = ["GaussianBlur"]
 
@@ -38,8 +38,8 @@ class GaussianBlur:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_range("sigma", self.sigma, 0, 100)
-        check_probability(self.probability)
+        object.__setattr__(self, "sigma", as_range("sigma", self.sigma, Bounds(0, 100)))
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return blurred images; arguments, result and errors are ``PixelOperation``'s."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .pixels import Column, Ids, blocks, check_images, column, pixel_uniforms, to_bytes
 from .random import Draw
-from .ranges import Range, check_range, draw_range
+from .ranges import Bounds, Range, as_range, draw_range
 
 __all__ = [
     "ColorAugmenter",
@@ -28,8 +28,8 @@ __all__ = [
 #: The column of its uniform number for each parameter: part of every result, so never reordered. Switching one
 #: parameter on leaves the draws of the others as they were.
 _COLUMNS = ("brightness", "contrast", "saturation", "hue", "gamma")
-_BOUNDS = {"hue": (-0.5, 0.5), "gamma": (0.01, 100.0)}
-_FACTOR = (0.0, 1000.0)
+_BOUNDS = {"hue": Bounds(-0.5, 0.5), "gamma": Bounds(0.01, 100)}
+_FACTOR = Bounds(0, 1000)
 _NEUTRAL = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0, "gamma": 1.0}
 
 
@@ -68,7 +68,7 @@ class ColorAugmenter:
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
-            check_range(name, getattr(self, name), *_BOUNDS.get(name, _FACTOR))
+            object.__setattr__(self, name, as_range(name, getattr(self, name), _BOUNDS.get(name, _FACTOR)))
 
     def sample_values(self, ids: NDArray[np.int64], draw: Draw) -> dict[str, NDArray[np.float64]]:
         """Return what each sample gets: name of the parameter -> float64 (n,).
@@ -112,7 +112,7 @@ class ColorAugmenter:
 
     def _is_off(self, name: str) -> bool:
         neutral = _NEUTRAL[name]
-        return getattr(self, name) in (neutral, (neutral, neutral), [neutral, neutral])
+        return getattr(self, name) in (neutral, (neutral, neutral))
 
 
 def gamma_planes(images: torch.Tensor, exponents: NDArray[np.float64]) -> torch.Tensor:

@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from ..errors import ConfigError, ShapeError
+from ..errors import ShapeError
 from .geometry import Box
+from .ranges import Bounds, as_number, as_pair
 
 __all__ = ["CenterCrop", "Crop", "Letterbox", "RandomCrop", "RandomResizedCrop", "Resize", "ResizedCenterCrop"]
 
 #: Rectangles that RandomResizedCrop tries before it falls back; the number is torchvision's, so results compare.
 _ATTEMPTS = 10
+
+_SHARE = Bounds(0, 1, "lowest")
+_RATIO = Bounds(1e-6, 1e6)  # no image is longer
 
 
 class Crop(Protocol):
@@ -113,8 +117,8 @@ class ResizedCenterCrop:
     num_draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ConfigError(f"fraction of a resized center crop must be in 0 < fraction <= 1, got {self.fraction}")
+        fraction = as_number("fraction of a resized center crop", self.fraction, _SHARE)
+        object.__setattr__(self, "fraction", fraction)
 
     def box(self, size: tuple[int, int], output: tuple[int, int], draws: Sequence[float]) -> Box:
         """Return the rectangle in the middle, with whole edges."""
@@ -151,7 +155,7 @@ class RandomResizedCrop:
 
     Args:
         scale: smallest and largest area as a part of the image's, 0 < lo <= hi <= 1.
-        ratio: smallest and largest width / height, 0 < lo <= hi.
+        ratio: smallest and largest width / height, 1e-6 <= lo <= hi <= 1e6.
 
     Raises:
         ConfigError: a range that is empty or out of bounds.
@@ -166,12 +170,8 @@ class RandomResizedCrop:
     num_draws: ClassVar[int] = 2 + 2 * _ATTEMPTS
 
     def __post_init__(self) -> None:
-        for name, limits, highest in (("scale", self.scale, 1.0), ("ratio", self.ratio, math.inf)):
-            if len(limits) != 2 or not 0 < limits[0] <= limits[1] <= highest or math.isinf(limits[1]):
-                bound = " <= 1" if highest == 1 else ""
-                raise ConfigError(
-                    f"{name} of a random resized crop must be (lo, hi) with 0 < lo <= hi{bound}, got {limits}"
-                )
+        object.__setattr__(self, "scale", as_pair("scale of a random resized crop", self.scale, _SHARE))
+        object.__setattr__(self, "ratio", as_pair("ratio of a random resized crop", self.ratio, _RATIO))
 
     def box(self, size: tuple[int, int], output: tuple[int, int], draws: Sequence[float]) -> Box:
         """Return a rectangle; draws 0 and 1 place it in x and y, each pair after them is one attempt."""

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, ShapeError
+from ..errors import ShapeError
 from .pixels import Column, Ids, check_images, pixel_uniforms
 from .random import Draw
-from .ranges import Range, check_probability, check_range, draw_range
+from .ranges import Bounds, Range, as_levels, as_probability, as_range, draw_range
 
 __all__ = ["RandomErasing"]
 
@@ -44,12 +44,10 @@ class RandomErasing:
     fill: int | tuple[int, ...] = 0
 
     def __post_init__(self) -> None:
-        check_probability(self.probability)
-        check_range("area", self.area, 0, 1)
-        check_range("ratio", self.ratio, 0.01, 100)
-        values = self.fill if isinstance(self.fill, tuple) else (self.fill,)
-        if not values or not all(isinstance(value, int) and 0 <= value <= 255 for value in values):
-            raise ConfigError(f"fill must be a whole number in 0 .. 255, or a tuple of them, got {self.fill!r}")
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
+        object.__setattr__(self, "area", as_range("area", self.area, Bounds(0, 1)))
+        object.__setattr__(self, "ratio", as_range("ratio", self.ratio, Bounds(0.01, 100)))
+        object.__setattr__(self, "fill", as_levels("fill", self.fill))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return images with a rectangle erased; arguments, result and errors are ``PixelOperation``'s."""
@@ -70,7 +68,7 @@ class RandomErasing:
         """Return the rows where something is erased, each with its rectangle: top, left, bottom, right."""
         uniforms = pixel_uniforms(ids, draw, Column.ERASING, 5)
         areas = draw_range(self.area, uniforms[:, 1]) * height * width
-        low, high = self.ratio if isinstance(self.ratio, (tuple, list)) else (self.ratio, self.ratio)
+        low, high = self.ratio if isinstance(self.ratio, tuple) else (self.ratio, self.ratio)
         ratios = np.exp(draw_range((math.log(low), math.log(high)), uniforms[:, 2]))
         heights = np.minimum(np.rint(np.sqrt(areas / ratios)), height)
         widths = np.minimum(np.rint(np.sqrt(areas * ratios)), width)

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from ..errors import ShapeError
 from .pixels import Ids, blocks, check_images, column, to_bytes
 from .random import Draw, Purpose
-from .ranges import check_probability, check_range
+from .ranges import Bounds, as_number, as_probability, as_whole
 
 __all__ = ["CutMix", "MixUp", "Mixed", "beta_quantiles"]
 
 _MIXUP, _CUTMIX, _COUNT = 0, 4, 8  # columns of Purpose.MIX: part of every result, never renumbered
 _GRID = 4096
+_ALPHA = Bounds(0.01, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,19 @@ class Mixed:
     def targets(self, classes: int) -> torch.Tensor:
         """Return the labels as probabilities, float32 (N, classes), which ``cross_entropy`` takes as they are.
 
+        Args:
+            classes: how many there are, from 1 on; labels are below.
+
+        Raises:
+            ConfigError: that is no such number.
+
         Example:
             >>> images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
             >>> mixed = Mixed(images, torch.tensor([0, 2]), torch.tensor([2, 0]), torch.tensor([0.75, 1.0]))
             >>> mixed.targets(3).tolist()
             [[0.75, 0.0, 0.25], [0.0, 0.0, 1.0]]
         """
+        classes = as_whole("classes", classes, 1, 2**31 - 1, "1 .. 2**31 - 1")
         result = torch.zeros(len(self.labels), classes, device=self.labels.device)
         weights = self.weights.view(-1, 1)
         result.scatter_add_(1, self.labels.view(-1, 1), weights)
@@ -83,8 +91,8 @@ class MixUp:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, 0.01, 100)
-        check_probability(self.probability)
+        object.__setattr__(self, "alpha", as_number("alpha", self.alpha, _ALPHA))
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
 
     def apply(
         self, images: torch.Tensor, labels: torch.Tensor, ids: Ids, draw: Draw, valid: torch.Tensor | None = None
@@ -139,8 +147,8 @@ class CutMix:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, 0.01, 100)
-        check_probability(self.probability)
+        object.__setattr__(self, "alpha", as_number("alpha", self.alpha, _ALPHA))
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
 
     def apply(
         self, images: torch.Tensor, labels: torch.Tensor, ids: Ids, draw: Draw, valid: torch.Tensor | None = None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .pixels import Column, Ids, blocks, check_images, column, pixel_uniforms, to_bytes
 from .random import Draw, Purpose
-from .ranges import Range, check_range, draw_range
+from .ranges import Bounds, Range, as_range, draw_range
 
 __all__ = ["GaussianNoise", "SaltAndPepperNoise", "noise_bits"]
 
@@ -44,7 +44,7 @@ class GaussianNoise:
     sigma: Range
 
     def __post_init__(self) -> None:
-        check_range("sigma", self.sigma, 0, 10)
+        object.__setattr__(self, "sigma", as_range("sigma", self.sigma, Bounds(0, 10)))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return noisy images; arguments, result and errors are ``PixelOperation``'s."""
@@ -80,7 +80,7 @@ class SaltAndPepperNoise:
     amount: Range
 
     def __post_init__(self) -> None:
-        check_range("amount", self.amount, 0, 1)
+        object.__setattr__(self, "amount", as_range("amount", self.amount, Bounds(0, 1)))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return noisy images; arguments, result and errors are ``PixelOperation``'s."""

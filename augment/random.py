@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from .ranges import as_whole
 
 __all__ = ["Draw", "Purpose", "philox4x32"]
 
@@ -72,7 +73,7 @@ class Draw:
         epoch: 0 <= epoch < 2**32; another epoch is another world.
 
     Raises:
-        ConfigError: seed or epoch is out of range.
+        ConfigError: seed or epoch is no whole number, or out of range.
 
     Example:
         >>> import numpy as np
@@ -84,10 +85,8 @@ class Draw:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**64:
-            raise ConfigError(f"seed must be in 0 .. 2**64 - 1, got {self.seed}")
-        if not 0 <= self.epoch < 2**32:
-            raise ConfigError(f"epoch must be in 0 .. 2**32 - 1, got {self.epoch}")
+        object.__setattr__(self, "seed", as_whole("seed", self.seed, 0, 2**64 - 1, "0 .. 2**64 - 1"))
+        object.__setattr__(self, "epoch", as_whole("epoch", self.epoch, 0, 2**32 - 1, "0 .. 2**32 - 1"))
 
     def uniforms(self, ids: NDArray[np.int64], purpose: Purpose, count: int) -> NDArray[np.float64]:
         """Return ``count`` numbers in [0, 1) for each sample, with 53 random bits each.

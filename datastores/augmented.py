@@ -357,7 +357,7 @@ def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], 
 def _crop(mode: str | Crop, scale: tuple[float, float] | None, ratio: tuple[float, float] | None) -> Crop:
     if mode == "random_resized_crop":
         usual = RandomResizedCrop()
-        return RandomResizedCrop(scale or usual.scale, ratio or usual.ratio)
+        return RandomResizedCrop(usual.scale if scale is None else scale, usual.ratio if ratio is None else ratio)
     if scale is not None or ratio is not None:
         raise ConfigError(f'crop_scale and crop_ratio belong to mode="random_resized_crop", not to mode={mode!r}')
     if not isinstance(mode, str):

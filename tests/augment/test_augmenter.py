@@ -137,17 +137,20 @@ def test_golden_movements_never_change() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rotation": (10, -10)}, "rotation must be a number, a range"),
-        ({"rotation": (1, 2, 3)}, "rotation must be a number, a range"),
-        ({"rotation": "ten"}, "rotation must be a number, a range"),
-        ({"rotation": math.nan}, "rotation must be a number, a range"),
-        ({"rotation": math.inf}, "rotation must lie between"),
-        ({"scale": 0}, "scale must lie between 0 and inf"),
-        ({"scale": (-1, 1)}, "scale must lie between 0 and inf"),
-        ({"x_shear": 90}, "x_shear must lie between -90 and 90 degrees"),
-        ({"y_shear": (-90, 0)}, "y_shear must lie between -90 and 90 degrees"),
-        ({"x_reflection": 1.5}, "x_reflection must be True, False or a probability"),
-        ({"y_reflection": (0, 1)}, "y_reflection must be True, False or a probability"),
+        ({"rotation": (10, -10)}, "rotation must be a number that is finite, or a range"),
+        ({"rotation": (1, 2, 3)}, "rotation must be a number that is finite, or a range"),
+        ({"rotation": "ten"}, "rotation must be a number that is finite, or a range"),
+        ({"rotation": math.nan}, "rotation must be a number that is finite, or a range"),
+        (
+            {"rotation": math.inf},
+            "rotation must be a number that is finite, or a range .*, or a function of a generator, got inf",
+        ),
+        ({"scale": 0}, "scale must be a number above 0 that is finite"),
+        ({"scale": (-1, 1)}, "scale must be a number above 0 that is finite"),
+        ({"x_shear": 90}, r"x_shear must be a number in -90 .. 90 \(both excluded\)"),
+        ({"y_shear": (-90, 0)}, r"y_shear must be a number in -90 .. 90 \(both excluded\)"),
+        ({"x_reflection": 1.5}, "x_reflection must be a number in 0 .. 1"),
+        ({"y_reflection": (0, 1)}, "y_reflection must be a number in 0 .. 1"),
         ({"fill_value": 256}, "fill_value must be a whole number"),
         ({"fill_value": 0.5}, "fill_value must be a whole number"),
         ({"fill_value": (0, -1, 0)}, "fill_value must be a whole number"),
@@ -169,7 +172,9 @@ def test_scale_may_be_named_as_long_as_it_does_nothing() -> None:
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, "two", None])
 def test_a_function_that_returns_nonsense_is_an_error(wrong) -> None:
     augment = ImageAugmenter(scale=lambda rng: wrong)
-    with pytest.raises(ConfigError, match="scale must lie between 0 and inf"):
+    with pytest.raises(
+        ConfigError, match="what the function for scale returns must be a number above 0 that is finite"
+    ):
         augment.sample_matrices(IDS[:2], DRAW)
 
 

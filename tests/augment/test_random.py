@@ -120,7 +120,7 @@ def test_generators_of_samples_purposes_and_streams_differ() -> None:
 
 @pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (2**64, 0), (0, -1), (0, 2**32)])
 def test_seeds_and_epochs_out_of_range_are_refused(seed, epoch) -> None:
-    with pytest.raises(ConfigError, match=r"must be in 0 \.\. "):
+    with pytest.raises(ConfigError, match=r"must be a whole number in 0 \.\. "):
         Draw(seed, epoch)
 
 
