@@ -1,6 +1,5 @@
 """Random movements of images: which ones, how far, and the matrix that a sample gets."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TypeAlias
@@ -26,7 +25,7 @@ _COLUMNS = (
     "x_translation", "y_translation",
 )  # fmt: skip
 
-_ANY, _FACTOR, _ANGLE = Bounds(-math.inf, math.inf, "both"), Bounds(0, math.inf, "both"), Bounds(-90, 90, "both")
+_ANY, _FACTOR, _ANGLE = Bounds(-1e9, 1e9), Bounds(0, 1e6, "lowest"), Bounds(-90, 90, "both")
 
 #: Numbers that lie outside of these make a map that cannot be undone, or no sense.
 _BOUNDS = {"scale": _FACTOR, "x_scale": _FACTOR, "y_scale": _FACTOR, "x_shear": _ANGLE, "y_shear": _ANGLE}
@@ -46,14 +45,15 @@ class ImageAugmenter:
         fill_value: 0 .. 255, for what lies outside of the image: one number, or one per channel.
         x_reflection: probability of a mirror image, left to right; True stands for 1/2.
         y_reflection: the same, top to bottom.
-        rotation: degrees, counter-clockwise.
-        scale: factor for both axes, > 0; more than 1 enlarges. Not together with ``x_scale`` or ``y_scale``.
-        x_scale: factor along x, > 0.
-        y_scale: factor along y, > 0.
+        rotation: degrees, counter-clockwise, -1e9 .. 1e9.
+        scale: factor for both axes, 0 < scale <= 1e6; more than 1 enlarges. Not together with ``x_scale`` or
+            ``y_scale``.
+        x_scale: factor along x, 0 < x_scale <= 1e6.
+        y_scale: factor along y, 0 < y_scale <= 1e6.
         x_shear: *degrees* in (-90, 90), not a ratio; positive moves lower rows to the right.
         y_shear: degrees in (-90, 90); positive moves columns on the right downwards.
-        x_translation: pixels of the input image to the right.
-        y_translation: pixels of the input image downwards.
+        x_translation: pixels of the input image to the right, -1e9 .. 1e9.
+        y_translation: pixels of the input image downwards, -1e9 .. 1e9.
 
     Raises:
         ConfigError: a value that is out of range, or ``scale`` together with ``x_scale`` or ``y_scale``.
