@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from .pixels import Column, Ids, blocks, check_images, column, pixel_uniforms, to_bytes
 from .random import Draw
-from .ranges import Range, check_probability, check_range, draw_range
+from .ranges import Bounds, Range, as_probability, as_range, draw_range
 
 __all__ = ["Sharpness", "adjust_sharpness"]
 
@@ -42,8 +42,8 @@ class Sharpness:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_range("factor", self.factor, 0, 1000)
-        check_probability(self.probability)
+        object.__setattr__(self, "factor", as_range("factor", self.factor, Bounds(0, 1000)))
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return sharper or smoother images; arguments, result and errors are ``PixelOperation``'s."""

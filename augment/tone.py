@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from .pixels import Column, Ids, change_rows, check_images, pixel_uniforms
 from .random import Draw
-from .ranges import Range, check_probability, check_range, draw_range
+from .ranges import Bounds, Range, as_probability, as_range, draw_range
 
 __all__ = [
     "AutoContrast",
@@ -48,16 +48,16 @@ class Posterize:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_range("bits", self.bits, 1, 8)
-        ends = self.bits if isinstance(self.bits, (tuple, list)) else (self.bits,)
-        if not all(isinstance(end, (int, np.integer)) for end in ends):
+        bits = as_range("bits", self.bits, Bounds(1, 8))
+        if not all(isinstance(end, int) for end in (bits if isinstance(bits, tuple) else (bits,))):
             raise ConfigError(f"bits must be whole numbers, got {self.bits!r}")
-        check_probability(self.probability)
+        object.__setattr__(self, "bits", bits)
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return posterized images; arguments, result and errors are ``PixelOperation``'s."""
         uniforms = pixel_uniforms(check_images(images, ids), draw, Column.POSTERIZE, 2)
-        low, high = self.bits if isinstance(self.bits, (tuple, list)) else (self.bits, self.bits)
+        low, high = self.bits if isinstance(self.bits, tuple) else (self.bits, self.bits)
         bits = np.floor(draw_range((low, high + 1), uniforms[:, 0]))
         return posterized(images, np.where(uniforms[:, 1] < self.probability, bits, 8))
 
@@ -83,8 +83,8 @@ class Solarize:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_range("threshold", self.threshold, 0, 256)
-        check_probability(self.probability)
+        object.__setattr__(self, "threshold", as_range("threshold", self.threshold, Bounds(0, 256)))
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return solarized images; arguments, result and errors are ``PixelOperation``'s."""
@@ -112,7 +112,7 @@ class AutoContrast:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_probability(self.probability)
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return stretched images; arguments, result and errors are ``PixelOperation``'s."""
@@ -141,7 +141,7 @@ class Equalize:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_probability(self.probability)
+        object.__setattr__(self, "probability", as_probability("probability", self.probability))
 
     def apply(self, images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
         """Return equalized images; arguments, result and errors are ``PixelOperation``'s."""
