@@ -1,5 +1,6 @@
 """Mistakes that torch would report late, far from their cause, or (on a GPU) not at all."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,19 @@ def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     return parameters
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
-    """Raise ConfigError if ``optimizer`` changes none of ``parameters``."""
+def check_optimizer(optimizer: Any, parameters: list[nn.Parameter]) -> None:
+    """Raise ConfigError if ``optimizer`` is none, changes none of ``parameters``, or needs more than gradients."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            f"the optimizer is {describe(optimizer)}: it must be a torch optimizer, or a factory that is given the "
+            "list of trainable parameters and returns one, such as lambda parameters: SGD(parameters, lr=0.1)"
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"{type(optimizer).__name__} computes the loss several times in each step (its step() needs a closure), "
+            "which a step of headrace does not do: use an optimizer of the kind of SGD or Adam"
+        )
     ours = set(map(id, parameters))
     if not any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
         raise ConfigError(

@@ -37,8 +37,8 @@ def evaluate(
 
     Args:
         model: any module.
-        data: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader that drops nothing (whose
-            settings then win); epoch 0 of it, so that augmented data are the same at each call.
+        data: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader of world size 1 that drops
+            nothing (whose settings then win); epoch 0 of it, so that augmented data are the same at each call.
         loss: (outputs, targets) -> the mean over the batch; batches are weighted by their samples.
         metrics: name -> object with ``update(outputs, targets)``, ``compute()`` and ``reset()``.
         batch_size: rows of a batch.

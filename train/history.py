@@ -1,12 +1,15 @@
 """What a run was like, row by row: in memory, and in a CSV file that can be read while the run goes on."""
 
 import csv
+import io
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 from ..errors import ConfigError, DestinationError, MissingDataError
 
@@ -42,9 +45,11 @@ _COLUMNS = ("step", "epoch", "loss", "images_per_second", "wait_share", "lr")
 class History:
     """The rows of a run; the file is open inside ``with``.
 
-    It is appended to and flushed row by row, so that whole rows are there for ``tail -f``, and after a crash of the
-    process. A run that ends before its first row leaves no file. Columns: those of ``Row``, then ``val_<name>`` for
-    each validation value, empty where none was made. Numbers are written so that they read back as the same double.
+    It is appended to row by row, so that whole rows are there for ``tail -f``, and after a crash of the process. Where
+    the disk is full, training goes on: there is a warning, the file keeps whole rows only, and those that are missing
+    are written with the next one that can be. A run that ends before its first row leaves no file. Columns: those of
+    ``Row``, then ``val_<name>`` for each validation value, empty where none was made. Numbers are written so that they
+    read back as the same double.
 
     Args:
         path: the CSV file, which must not exist yet; None: rows are kept in memory only.
@@ -53,7 +58,10 @@ class History:
     Raises:
         DestinationError: the file exists; nothing was changed.
         MissingDataError: its folder does not exist.
-        ConfigError: it cannot be written.
+        ConfigError: it cannot be written from the start.
+
+    Warns:
+        RuntimeWarning: rows could not be written; says why, and how many.
 
     Example:
         >>> with History() as history:
@@ -66,7 +74,9 @@ class History:
         self.rows: list[Row] = []
         self._names = tuple(validation_names)
         self._path = None if path is None else Path(path)
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
+        self._unwritten: list[bytes] = []
+        self._size = 0  # bytes of whole rows in the file
 
     def append(self, row: Row) -> None:
         """Add a row, and write it if there is a file.
@@ -78,13 +88,32 @@ class History:
         if unknown:
             raise ConfigError(f"the history has columns for {list(self._names)}, not for {sorted(unknown)}")
         self.rows.append(row)
+        if self._file is None:
+            return
         cells = [getattr(row, column) for column in _COLUMNS]
-        self._write([*cells, *(row.validation.get(name, "") for name in self._names)])
+        self._unwritten.append(_line([*cells, *(row.validation.get(name, "") for name in self._names)]))
+        try:
+            self._write(self._file)
+        except OSError as error:
+            if len(self._unwritten) == 1:  # said once for each time that the disk is full
+                warnings.warn(f"{self._complaint(error)}; training goes on", RuntimeWarning, stacklevel=2)
 
-    def _write(self, cells: Sequence[object]) -> None:
-        if self._file is not None:
-            csv.writer(self._file, lineterminator="\n").writerow(cells)
-            self._file.flush()
+    def _write(self, file: FileIO) -> None:
+        """Write what is not written yet, or nothing of it."""
+        text = b"".join(self._unwritten)
+        try:
+            written = 0
+            while written < len(text):
+                written += file.write(text[written:]) or 0
+        except OSError:
+            file.truncate(self._size)
+            file.seek(self._size)
+            raise
+        self._size += len(text)
+        self._unwritten.clear()
+
+    def _complaint(self, error: OSError) -> str:
+        return f"{len(self._unwritten)} rows of the history cannot be written to {self._path} ({error.strerror})"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -98,22 +127,38 @@ class History:
     def __enter__(self) -> Self:
         if self._path is not None:
             self._file = _create(self._path)
-            self._write([*_COLUMNS, *(f"val_{name}" for name in self._names)])
+            self._unwritten.append(_line([*_COLUMNS, *(f"val_{name}" for name in self._names)]))
+            try:
+                self._write(self._file)
+            except OSError as error:
+                self._file.close()
+                self._path.unlink()
+                raise ConfigError(self._complaint(error)) from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not None and self._path is not None:
-            self._file.close()
+            try:
+                with self._file as file:
+                    self._write(file)
+            except OSError as failure:
+                warnings.warn(f"{self._complaint(failure)}; they are lost", RuntimeWarning, stacklevel=2)
             self._file = None
             if not self.rows:  # a file with a header only would stand in the way of the next attempt
                 self._path.unlink(missing_ok=True)
 
 
-def _create(path: Path) -> IO[str]:
+def _line(cells: Sequence[object]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode()
+
+
+def _create(path: Path) -> FileIO:
     try:
-        return path.open("x", newline="", encoding="utf-8")
+        return path.open("xb", buffering=0)
     except FileExistsError:
         raise DestinationError(
             f"{path} exists already and may be another run's history: give csv another name, or remove it first"

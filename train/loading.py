@@ -79,12 +79,17 @@ def evaluation_loader(
         seed: of augmentation, if the data are augmented.
 
     Raises:
-        ConfigError: there are no samples, or a ready loader would leave some out.
+        ConfigError: there are no samples, or a ready loader would leave some out, of any rank.
     """
     if isinstance(data, Loader):
         if data.plan.last_batch == "drop":
             raise ConfigError(
                 f'the Loader for {what} drops the samples that do not fill a batch: make it with last_batch="keep"'
+            )
+        if data.world_size != 1:
+            raise ConfigError(
+                f"the Loader for {what} gives the part of rank {data.rank} of {data.world_size} only: make it with "
+                "world_size=1, so that all samples are measured"
             )
         return data
     source = as_datastore(data)

@@ -106,7 +106,7 @@ class Run:
         self.message = ""
         self._prepare = prepare
         parameters = trainable_parameters(model)
-        if isinstance(optimizer, torch.optim.Optimizer):
+        if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
             check_optimizer(optimizer, parameters)
         self.loader = training_loader(data, config, pin_memory=self.device.type == "cuda")
         self._owns_loader = self.loader is not data

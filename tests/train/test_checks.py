@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch.nn import functional
 
 from headrace.datastores import Batch, Loader
 from headrace.errors import ConfigError, SampleError, ShapeError
+from headrace.train import TrainConfig, fit
 from headrace.train.checks import check_labels, check_loss, check_optimizer, check_padding, trainable_parameters
 
 
@@ -31,6 +34,22 @@ def test_an_optimizer_of_another_model_is_refused() -> None:
     check_optimizer(torch.optim.SGD([mine.bias], lr=0.1), trainable_parameters(mine))
     with pytest.raises(ConfigError, match="SGD holds none of the model's"):
         check_optimizer(torch.optim.SGD(other.parameters(), lr=0.1), trainable_parameters(mine))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (None, "the optimizer is NoneType: it must be a torch optimizer, or a factory"),
+        ("SGD", "the optimizer is str"),
+        (lambda parameters: None, "the optimizer is NoneType"),
+        (torch.optim.LBFGS, "LBFGS computes the loss several times in each step"),
+    ],
+)
+def test_what_is_no_optimizer_of_its_kind_is_refused(optimizer: Any, message: str) -> None:
+    config = TrainConfig(batch_size=2, device="cpu", progress="none")
+    data = [(np.zeros((2, 2, 1), np.uint8), 0)] * 4
+    with pytest.raises(ConfigError, match=message):
+        fit(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), data, functional.cross_entropy, optimizer, config)
 
 
 @pytest.mark.parametrize(("samples", "last_batch"), [(8, "pad"), (9, "keep"), (9, "drop")])

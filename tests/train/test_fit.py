@@ -232,6 +232,20 @@ def test_a_loss_that_is_not_finite_stops_before_it_does_harm(
     assert math.isnan(result.history[-1].loss)
 
 
+def test_what_stays_on_the_screen_says_how_it_went(
+    digits: Datastore, held_out: Datastore, make_model: Make, config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = dataclasses.replace(config, max_epochs=1, progress="lines")
+    result = fit(make_model(), digits, cross_entropy, _sgd, settings, held_out)
+    last = capsys.readouterr().err.splitlines()[-1]
+    loss = f"{result.history[-1].loss:.4g}"
+    assert last.startswith(f"max epochs completed after step {result.step}, loss {loss}; ")
+    assert repr(result) == (
+        f"<FitResult: max epochs completed ({result.step} steps, loss {loss}, best validation loss "
+        f"{result.best_value:.4g} after {result.step})>"
+    )
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_ctrl_c_leaves_everything_usable(
     make_model: Make, digits: Datastore, held_out: Datastore, config: TrainConfig, workers: int

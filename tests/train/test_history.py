@@ -1,5 +1,8 @@
 import csv
 import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,56 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
         History(tmp_path / "gone" / "run.csv").__enter__()
     with pytest.raises(ConfigError, match="cannot be written"):
         History(tmp_path / ("x" * 300)).__enter__()
+
+
+@contextmanager
+def _full_disk(size: int) -> Iterator[None]:
+    """Files of this process cannot grow beyond ``size`` bytes: the last write is cut short, the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_stops_nothing_and_rows_are_written_when_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    with History(path) as history:
+        history.append(ROW)
+        whole = path.read_bytes()
+        with _full_disk(len(whole) + 5):
+            with pytest.warns(
+                RuntimeWarning, match=r"1 rows of the history cannot be written to .*run\.csv \(File too"
+            ):
+                history.append(ROW)
+            assert path.read_bytes() == whole
+            history.append(ROW)  # has been said
+            assert path.read_bytes() == whole
+        history.append(ROW)
+        assert len(_read(path)) == len(history) == 4
+
+
+def test_rows_that_never_found_room_are_counted_at_the_end(tmp_path: Path) -> None:
+    history = History(tmp_path / "run.csv")
+    with history:
+        history.append(ROW)
+        room = (tmp_path / "run.csv").stat().st_size
+    with History(tmp_path / "other.csv") as history:
+        history.append(ROW)
+        with _full_disk(room):
+            with pytest.warns(RuntimeWarning, match="training goes on"):
+                history.append(ROW)
+            history.append(ROW)
+            with pytest.warns(RuntimeWarning, match="2 rows .* they are lost"):
+                history.__exit__(None, None, None)
+    assert len(_read(tmp_path / "other.csv")) == 1
+
+
+def test_a_disk_that_is_full_from_the_start_is_an_error(tmp_path: Path) -> None:
+    with _full_disk(10), pytest.raises(ConfigError, match="cannot be written"):
+        History(tmp_path / "run.csv").__enter__()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_without_rows_leaves_no_file(tmp_path: Path) -> None:
