@@ -35,11 +35,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..errors import ConfigError
 from .color import adjust_brightness, adjust_contrast, adjust_saturation
 from .geometry import FloatArray, about_centre, rotations
 from .pixels import Ids, change_rows, check_images, to_bytes
 from .random import Draw, Purpose
+from .ranges import as_whole
 from .sharpen import adjust_sharpness
 from .tone import autocontrasted, equalized, posterized, solarized
 
@@ -220,9 +220,8 @@ class RandAugment(Policy):
 
     def __post_init__(self) -> None:
         for name, lowest, highest in (("num_ops", 1, len(OPERATIONS)), ("magnitude", 0, _STEPS)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not lowest <= value <= highest:
-                raise ConfigError(f"{name} must be a whole number in {lowest} .. {highest}, got {value!r}")
+            value = as_whole(name, getattr(self, name), lowest, highest, f"{lowest} .. {highest}")
+            object.__setattr__(self, name, value)
 
     def _chosen(self, ids: NDArray[np.int64], draw: Draw) -> tuple[NDArray[np.intp], FloatArray]:
         numbers, uniforms = _drawn(ids, draw, self.num_ops)

@@ -13,16 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.augment import (
+    AutoContrast,
     ColorAugmenter,
     CutMix,
     Draw,
+    Equalize,
     GaussianBlur,
     GaussianNoise,
     ImageAugmenter,
     MixUp,
+    Posterize,
+    RandAugment,
     RandomErasing,
     RandomResizedCrop,
     SaltAndPepperNoise,
+    Sharpness,
+    Solarize,
+    TrivialAugment,
 )
 from headrace.augment.crop import CenterCrop, Letterbox, RandomCrop, Resize, ResizedCenterCrop
 from headrace.augment.ranges import Bounds, as_levels, as_number, as_pair, as_probability, as_range, as_whole
@@ -37,7 +44,7 @@ class Argument:
 
     owner: type
     name: str
-    kind: str  # range, pair, number, probability, levels, whole
+    kind: str  # range, whole range, pair, number, probability, levels, whole
     inside: tuple[float, float]
     outside: tuple[float, ...]
     others: tuple[tuple[str, object], ...] = ()
@@ -60,9 +67,12 @@ ARGUMENTS = [
     *_ranges(ColorAugmenter, (0.01, 100.0), (0, 101), "gamma"),
     *_ranges(GaussianBlur, (0.0, 100.0), (-1, 101), "sigma"),
     *_ranges(GaussianNoise, (0.0, 10.0), (-1, 11), "sigma"),
+    *_ranges(Sharpness, (0.0, 1000.0), (-1, 1001), "factor"),
+    *_ranges(Solarize, (0.0, 256.0), (-1, 257), "threshold"),
     *_ranges(SaltAndPepperNoise, (0.0, 1.0), (-0.1, 1.1), "amount"),
     *_ranges(RandomErasing, (0.0, 1.0), (-0.1, 1.1), "area"),
     *_ranges(RandomErasing, (0.01, 100.0), (0, 101), "ratio"),
+    Argument(Posterize, "bits", "whole range", (1, 8), (0, 9, 1.5)),
     Argument(RandomResizedCrop, "scale", "pair", (0.01, 1.0), (0, 1.1)),
     Argument(RandomResizedCrop, "ratio", "pair", (1e-6, 1e6), (0, 1e308)),
     Argument(ResizedCenterCrop, "fraction", "number", (0.01, 1.0), (0, 1.1)),
@@ -76,6 +86,13 @@ ARGUMENTS = [
     Argument(CutMix, "probability", "probability", (0.0, 1.0), (-0.1, 1.1)),
     Argument(ImageAugmenter, "fill_value", "levels", (0, 255), (-1, 256)),
     Argument(RandomErasing, "fill", "levels", (0, 255), (-1, 256)),
+    *(Argument(owner, "probability", "probability", (0.0, 1.0), (-0.1, 1.1)) for owner in (AutoContrast, Equalize)),
+    *(
+        Argument(owner, "probability", "probability", (0.0, 1.0), (-0.1, 1.1), ((name, 1),))
+        for owner, name in ((Posterize, "bits"), (Solarize, "threshold"), (Sharpness, "factor"))
+    ),
+    Argument(RandAugment, "num_ops", "whole", (1, 14), (0, 15)),
+    Argument(RandAugment, "magnitude", "whole", (0, 30), (-1, 31)),
     Argument(Draw, "seed", "whole", (0, 2**64 - 1), (-1, 2**64)),
     Argument(Draw, "epoch", "whole", (0, 2**32 - 1), (-1, 2**32)),
 ]
@@ -166,7 +183,7 @@ def test_what_is_no_number_is_refused_by_name(argument: Argument) -> None:
 @NAMED
 def test_ranges_are_in_order_and_are_pairs_where_pairs_are_asked_for(argument: Argument) -> None:
     low, high = argument.inside
-    if argument.kind in ("range", "pair"):
+    if argument.kind in ("range", "whole range", "pair"):
         refused(argument, (high, low))
         refused(argument, np.array([high, low]))
     elif argument.kind != "levels":
@@ -179,12 +196,12 @@ def test_ranges_are_in_order_and_are_pairs_where_pairs_are_asked_for(argument: A
 @NAMED
 def test_numpys_numbers_are_numbers_and_are_kept_as_pythons(argument: Argument) -> None:
     low, high = argument.inside
-    whole = argument.kind in ("levels", "whole")
+    whole = argument.kind in ("levels", "whole", "whole range")
     kinds = (np.int64, np.uint64, np.array) if whole else (np.float64, np.longdouble, np.array)
     values = [(kind(end), end) for end in (low, high) for kind in kinds if not (kind is np.int64 and end > 2**63)]
-    if argument.kind in ("range", "pair", "levels"):
+    if argument.kind in ("range", "whole range", "pair", "levels"):
         several = [(low, high), [low, high], (np.float64(low), high), [np.array(low), np.array(high)]]
-        if argument.kind == "levels":
+        if whole:
             several = [(low, high), [low, high], (np.uint8(low), high), np.array([low, high], np.uint8)]
         values = [(value, (low, high)) for value in [*several, np.array([low, high])]] + (
             [] if argument.kind == "pair" else values
@@ -231,6 +248,13 @@ VALUES = [
     GaussianNoise(sigma=0.1),
     SaltAndPepperNoise(amount=(0, 0.5)),
     RandomErasing(probability=1, fill=np.array([1, 2, 3])),
+    Posterize(bits=[np.int64(1), 3]),
+    Solarize(threshold=np.float64(99), probability=0.5),
+    Sharpness(factor=(0, 2)),
+    AutoContrast(probability=np.float32(0.5)),
+    Equalize(),
+    TrivialAugment(),
+    RandAugment(num_ops=np.int64(2), magnitude=np.array(7)),
     MixUp(alpha=np.float64(0.5)),
     CutMix(probability=np.array(0.5)),
     RandomResizedCrop(scale=[0.5, 1], ratio=np.array([0.5, 2])),
