@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .erase import RandomErasing
     from .mix import CutMix, Mixed, MixUp
     from .noise import GaussianNoise, SaltAndPepperNoise
+    from .normalize import Normalize
     from .policy import RandAugment, TrivialAugment
     from .random import Draw, Purpose
     from .sharpen import Sharpness
@@ -28,6 +29,7 @@ __all__ = [
     "ImageAugmenter",
     "MixUp",
     "Mixed",
+    "Normalize",
     "Posterize",
     "Purpose",
     "RandAugment",
@@ -52,6 +54,7 @@ __getattr__, __dir__ = lazy_exports(
         "ImageAugmenter": "augmenter",
         "MixUp": "mix",
         "Mixed": "mix",
+        "Normalize": "normalize",
         "Posterize": "tone",
         "Purpose": "random",
         "RandAugment": "policy",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .image import ImageDatastore
     from .incidents import OnError
     from .loader import Loader
+    from .normalized import normalize
     from .plan import Plan
     from .sharded import ShardDatastore
 
@@ -25,6 +26,7 @@ __all__ = [
     "Plan",
     "ShardDatastore",
     "decode_mask",
+    "normalize",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -39,5 +41,6 @@ __getattr__, __dir__ = lazy_exports(
         "Plan": "plan",
         "ShardDatastore": "sharded",
         "decode_mask": "decode",
+        "normalize": "normalized",
     },
 )

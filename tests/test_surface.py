@@ -21,6 +21,7 @@ PUBLIC = {
         "ImageAugmenter",
         "MixUp",
         "Mixed",
+        "Normalize",
         "Posterize",
         "Purpose",
         "RandAugment",
@@ -41,8 +42,18 @@ PUBLIC = {
         "Plan",
         "ShardDatastore",
         "decode_mask",
+        "normalize",
     ],
-    "headrace.train": ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"],
+    "headrace.train": [
+        "Accuracy",
+        "FitResult",
+        "Run",
+        "TrainConfig",
+        "evaluate",
+        "fit",
+        "normalized_images",
+        "weights_sha256",
+    ],
 }
 
 

@@ -10,9 +10,19 @@ if TYPE_CHECKING:
     from .fingerprint import weights_sha256
     from .loop import FitResult, fit
     from .metrics import Accuracy
+    from .prepare import normalized_images
     from .run import Run
 
-__all__ = ["Accuracy", "FitResult", "Run", "TrainConfig", "evaluate", "fit", "weights_sha256"]
+__all__ = [
+    "Accuracy",
+    "FitResult",
+    "Run",
+    "TrainConfig",
+    "evaluate",
+    "fit",
+    "normalized_images",
+    "weights_sha256",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -23,6 +33,7 @@ __getattr__, __dir__ = lazy_exports(
         "TrainConfig": "config",
         "evaluate": "evaluation",
         "fit": "loop",
+        "normalized_images": "prepare",
         "weights_sha256": "fingerprint",
     },
 )

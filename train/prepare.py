@@ -5,10 +5,11 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ..augment.normalize import Normalize
 from ..datastores.batch import Batch
 from ..errors import ConfigError, ShapeError
 
-__all__ = ["Prepare", "describe", "images_and_labels", "inputs_and_targets", "select_rows"]
+__all__ = ["Prepare", "describe", "images_and_labels", "inputs_and_targets", "normalized_images", "select_rows"]
 
 #: Makes (inputs, targets) of a batch that is already on the device.
 Prepare: TypeAlias = Callable[[Batch], tuple[Any, Any]]
@@ -25,6 +26,26 @@ def images_and_labels(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     images = batch.images
     scaled = images.to(torch.float32)
     return (scaled.div_(255) if images.dtype == torch.uint8 else scaled), batch.labels
+
+
+def normalized_images(normalization: Normalize) -> Prepare:
+    """Return what makes normalised images and labels of a batch, for ``prepare=``, on the device that trains.
+
+    On a CPU that is the trainer's own time; there, ``headrace.datastores.normalize`` lets the workers do it.
+
+    Args:
+        normalization: mean and standard deviation.
+
+    Example:
+        >>> from headrace.augment import Normalize
+        >>> from headrace.datastores import Batch
+        >>> images, ids = torch.full((2, 3, 4, 4), 255, dtype=torch.uint8), torch.arange(2)
+        >>> batch = Batch({"image": images, "label": ids}, ids, ids >= 0, epoch=0, step=0)
+        >>> inputs, targets = normalized_images(Normalize(mean=0.5, std=0.25))(batch)
+        >>> float(inputs.mean()), targets.tolist()
+        (2.0, [0, 1])
+    """
+    return lambda batch: (normalization.apply(batch.images), batch.labels)
 
 
 def inputs_and_targets(prepare: Prepare | None, batch: Batch) -> tuple[Any, Any]:

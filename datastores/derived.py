@@ -1,0 +1,34 @@
+"""A datastore that is made of another one, sample by sample: what all such have in common."""
+
+from ..augment.random import Draw
+from .datastore import Datastore, place_of
+from .schema import IntArray, Sample
+
+__all__ = ["DerivedDatastore"]
+
+
+class DerivedDatastore(Datastore):
+    """As many samples as its source has, in the same order and from the same places; only ``sample`` is to be written.
+
+    Args:
+        source: what it is made of.
+    """
+
+    def __init__(self, source: Datastore) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return sample ``index`` as seed 0 and epoch 0 draw it; ``sample`` takes any draw."""
+        return self.sample(index, Draw())
+
+    @property
+    def shard_sizes(self) -> IntArray:
+        """As the source's."""
+        return self.source.shard_sizes
+
+    def locate(self, index: int) -> str:
+        """Say where sample ``index`` comes from: what the source says."""
+        return place_of(self.source, index)
