@@ -129,7 +129,9 @@ class OffsetTable:
             known = self._spans(first, last + 1)
             found = [known[row - first].tolist() for row in rows]
         else:
-            found = [self._spans(row, row + 1)[0].tolist() for row in rows]
+            start, row_bytes = self.layout.spans, 16 * len(self.fields)
+            data = b"".join([self.file.read(start + int(row) * row_bytes, row_bytes) for row in rows])
+            found = np.frombuffer(data, "<i8").reshape(len(rows), len(self.fields), 2).tolist()
         return [
             [self._checked(row, offset, length) for offset, length in fields]
             for row, fields in zip(rows, found, strict=True)
