@@ -7,7 +7,9 @@ field is its file extension in lower case; its key is its path without extension
 
 import argparse
 import json
+import os
 import re
+import stat
 import sys
 import warnings
 from dataclasses import asdict, dataclass, field
@@ -134,10 +136,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_folders(source: str, destination: str) -> None:
-    from_folder, to_folder = Path(source).resolve(), Path(destination).resolve()
-    if not from_folder.exists():
-        raise MissingDataError(f"{source} is not there: check the path")
-    if not from_folder.is_dir():
+    from ..datastores.storage import local_path, os_failure
+
+    # realpath, since Path.resolve fails for links that lead to themselves
+    from_folder, to_folder = (Path(os.path.realpath(local_path(name))) for name in (source, destination))
+    try:
+        is_folder = stat.S_ISDIR(from_folder.stat().st_mode)
+    except FileNotFoundError as error:
+        raise MissingDataError(f"{source} is not there: check the path") from error
+    except OSError as error:
+        raise os_failure(error, f"looking for {source}") from error
+    if not is_folder:
         raise ConfigError(f"{source} is a file: name a folder of images")
     if to_folder.is_relative_to(from_folder):
         raise ConfigError(f"{destination} lies inside {source}: name a folder outside of it for the shards")

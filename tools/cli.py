@@ -3,7 +3,8 @@
 Each command is a module with ``add_arguments(parser)`` and ``run(options) -> exit code``. Results go to stdout,
 progress and errors to stderr.
 
-Exit codes: 0 done; 1 an error, named on stderr; 2 wrong usage; 130 ended by Ctrl-C; 143 ended by SIGTERM.
+Exit codes: 0 done; 1 an error, named on stderr (nobody reads the result any more: 1 and no word); 2 wrong usage; 130
+ended by Ctrl-C; 143 ended by SIGTERM. A closed stdout is what ``> /dev/null`` is.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from .. import __version__
@@ -50,23 +51,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in words if not word.startswith("-")), None)
-    options = _parser(command).parse_args(words)
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal cannot show
     try:
         with _sigterm_raises():
-            code: int = importlib.import_module(f".{options.command}", __package__).run(options)
-            sys.stdout.flush()
-            return code
-    except BrokenPipeError:  # whoever read our output has gone; nothing may be flushed into it at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _run(words, command)
+    except BrokenPipeError:  # whoever read our output has gone
+        _drop_output()
         return 1
+    except MemoryError as error:
+        return _complain(command, f"out of memory ({error})" if str(error) else "out of memory", 1)
     except (HeadraceError, OSError) as error:
-        return _complain(options.command, str(error), 1)
+        return _complain(command, str(error), 1)
     except KeyboardInterrupt:
-        return _complain(options.command, "interrupted", 130)
+        return _complain(command, "interrupted", 130)
     except _Terminated:
-        return _complain(options.command, "terminated", 143)
+        return _complain(command, "terminated", 143)
+
+
+def _run(words: list[str], command: str | None) -> int:
+    try:
+        options = _parser(command).parse_args(words)
+        code: int = importlib.import_module(f".{options.command}", __package__).run(options)
+    except SystemExit:
+        sys.stdout.flush()  # what --help says may find nobody to read it
+        raise
+    sys.stdout.flush()
+    return code
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
@@ -101,8 +113,29 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _complain(command: str, message: str, code: int) -> int:
-    print(f"headrace {command}: {message}", file=sys.stderr)
+def _open_closed_streams() -> None:
+    """Give streams that the caller has closed (``>&-``) the null device: no data file may get their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, so this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def _drop_output() -> None:
+    """Let what could not be written go to the null device, or Python would try and fail again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(command: str | None, message: str, code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+    with suppress(OSError):  # nobody listens
+        print(f"headrace {command}: {message}", file=sys.stderr, flush=True)
     return code
 
 

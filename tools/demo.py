@@ -19,6 +19,7 @@ from tqdm import tqdm
 from ..augment import Draw, ImageAugmenter
 from ..datastores import AugmentedImageDatastore, ShardDatastore
 from ..datastores.meter import usable_cores
+from ..datastores.storage import local_path
 from ..errors import ConfigError, DestinationError
 from ..train import Accuracy, FitResult, TrainConfig, evaluate, fit, weights_sha256
 from .contact_sheet import Column, contact_sheet
@@ -32,14 +33,14 @@ _HELD_OUT = 5  # every fifth scan
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for all results (default: demo)")
+    parser.add_argument("--out", default="demo", help="folder for all results (default: demo)")
     parser.add_argument("--epochs", type=int, default=15, help="passes over the training scans (default: 15)")
     parser.add_argument("--workers", type=int, default=2, help="background workers of the first run (default: 2)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo; return 0 if the second run's weights equal the first one's."""
-    out: Path = options.out
+    out = Path(local_path(options.out))
     _need_packages()
     _clear(out)
     torch.set_num_threads(max(1, usable_cores() - options.workers))  # the workers need cores too

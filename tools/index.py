@@ -122,7 +122,11 @@ def _write_if_other(storage: "Storage", path: str, data: bytes) -> None:
             return
     except MissingDataError:
         pass  # the usual case: there is none yet
-    storage.write_atomic(path, data)
+    try:
+        storage.write_atomic(path, data)
+    except (ShardError, MissingDataError) as error:
+        folder = path.rpartition("/")[0]
+        raise type(error)(f"{error}; the shards open without an index too, or copy {folder} and index that") from error
 
 
 def _print_summary(shards: "ShardReader", folder: str, options: argparse.Namespace, *, changed: bool) -> None:

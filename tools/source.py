@@ -1,5 +1,6 @@
 """What a command is given as URL: shards, or a folder of images."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from ..errors import MissingDataError
@@ -11,14 +12,40 @@ __all__ = ["open_images"]
 
 
 def open_images(location: str) -> "ImageDatastore | ShardDatastore":
-    """Return the datastore of shards, or else of image files, at a place.
+    """Return the datastore of shards, or of image files, at a place.
+
+    A folder with an index is a folder of shards, whatever else it holds. Without one it is a folder of images if it
+    holds any, at any depth; tars beside them are named on stderr, with the way to open them instead. Whatever is no
+    folder is shards.
 
     Raises:
         MissingDataError: there is neither.
+        ConfigError, ShardError: what is there cannot be used.
     """
     from ..datastores import ImageDatastore, ShardDatastore
+    from ..datastores.index import INDEX_NAME
+    from ..datastores.staging import STAGING_NAME
+    from ..datastores.storage import LocalStorage, local_path
 
+    folder = local_path(location)
     try:
-        return ShardDatastore(location)
+        names = LocalStorage().names(folder)
     except MissingDataError:
-        return ImageDatastore(location)  # which says what is missing if it finds nothing either
+        return ShardDatastore(location)
+    if INDEX_NAME in names or STAGING_NAME in names:
+        return ShardDatastore(location)
+    tars = sorted(name for name in names if name.endswith(".tar") and not name.startswith("."))
+    try:
+        images = ImageDatastore(location)
+    except MissingDataError as error:
+        if tars:
+            return ShardDatastore(location)
+        raise MissingDataError(f"{location} holds neither shards (*.tar) nor images: {error}") from error
+    if tars:
+        print(
+            f"headrace: {location} has no {INDEX_NAME} and holds {len(images)} images and {len(tars)} tars such as "
+            f"{tars[0]}: these are the images; name the shards '{location.rstrip('/')}/*.tar', or make an index with "
+            f"`headrace index {location}`",
+            file=sys.stderr,
+        )
+    return images

@@ -57,15 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Draw the sheet and write it."""
     from ..datastores import AugmentedImageDatastore
-    from ..datastores.storage import LocalStorage
+    from ..datastores.storage import LocalStorage, local_path
 
     source = open_images(options.location)
     data = AugmentedImageDatastore(options.size, source, mode=options.mode, augment=options.augment)
     ids = options.ids or spread(len(data), options.samples)
     sheet = preview(data, ids, draws=options.draws, seed=options.seed, epoch=options.epoch)
     file = io.BytesIO()
-    sheet.save(file, _FORMATS[options.output.suffix.lower()])
-    LocalStorage().write_atomic(str(options.output), file.getvalue())
+    sheet.save(file, _FORMATS[Path(options.output).suffix.lower()])
+    LocalStorage().write_atomic(local_path(options.output), file.getvalue())
     print(f"{options.output}: {len(ids)} of {len(data)} images, {sheet.width} x {sheet.height} pixels")
     return 0
 
@@ -211,11 +211,10 @@ def _picture_of(data: "AugmentedImageDatastore", sample: dict[str, Any]) -> "NDA
 # --- words of the command line ---------------------------------------------------------------------------------------
 
 
-def _picture(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() not in _FORMATS:
+def _picture(text: str) -> str:
+    if Path(text).suffix.lower() not in _FORMATS:
         raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(_FORMATS)}")
-    return path
+    return text
 
 
 def _augmenter(text: str) -> "ImageAugmenter":

@@ -172,6 +172,34 @@ def test_an_unreadable_file_stops_the_build(source: Path, tmp_path: Path, capsys
     assert "cat/000.jpg: Permission denied" in fails(capsys, source, tmp_path / "out")
 
 
+def test_a_sparse_file_is_named_and_can_be_left_out(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.truncate(source / "dog/000.jpg", 2**42)
+    assert "dog/000.jpg has 4398046511104 bytes" in fails(capsys, source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert build(source, tmp_path / "out", "--skip-bad") == 0
+    assert [bad["file"] for bad in report(tmp_path / "out")["bad"]] == ["dog/000.jpg"]
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_the_place_of_an_image_is_no_image(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = ImageDatastore.key
+
+    def swapping(self: ImageDatastore, index: int) -> str:
+        pipe = source / "dog/000.jpg"
+        if not pipe.is_fifo():
+            pipe.unlink()
+            os.mkfifo(pipe)
+        return listed(self, index)
+
+    monkeypatch.setattr(ImageDatastore, "key", swapping)
+    assert build(source, tmp_path / "out", "--skip-bad") == 0
+    assert [bad["file"] for bad in report(tmp_path / "out")["bad"]] == ["dog/000.jpg"]
+
+
 def test_only_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/x.jpg").write_bytes(b"x")
@@ -218,6 +246,34 @@ def test_folders_that_cannot_be(source: Path, tmp_path: Path, capsys: pytest.Cap
     assert not out.exists()
     assert sorted(path.name for path in source.iterdir()) == ["10", "9", "cat", "dog"]
     assert (tmp_path / "file").read_bytes() == b"precious"
+
+
+def test_destinations_that_no_path_leads_to(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    before = sorted(tmp_path.rglob("*"))
+    assert "loop: Too many levels of symbolic links" in fails(capsys, source, tmp_path / "loop")
+    assert "loop: Too many levels of symbolic links" in fails(capsys, tmp_path / "loop", tmp_path / "out")
+    assert "File name too long" in fails(capsys, source, tmp_path / ("x" * 300))
+    assert "x.tar would be opened as one tar" in fails(capsys, source, tmp_path / "x.tar")
+    assert "is not local" in fails(capsys, source, "s3://bucket/out")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_home_is_the_same_in_what_is_checked_and_what_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    image_folder(home / "set", {"a": 2})
+    image_folder(here / "~" / "set", {"a": 3})
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    assert build("~/set", "~/out") == 0
+    assert (len(ShardDatastore("~/out")), len(ShardDatastore(home / "out"))) == (2, 2)
+    assert build("./~/set", "./~/out") == 0
+    assert (len(ShardDatastore("./~/out")), len(ShardDatastore(here / "~" / "out"))) == (3, 3)
+    capsys.readouterr()
+    assert "lies inside" in fails(capsys, "~", home / "new")
+    assert sorted(os.listdir(home)) == ["out", "set"]
 
 
 def test_a_dataset_is_never_overwritten(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

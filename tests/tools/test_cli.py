@@ -10,6 +10,7 @@ import pytest
 from archives import image_folder, write_shards
 
 from headrace import __version__
+from headrace.datastores import ShardDatastore
 from headrace.tools.cli import main
 
 
@@ -81,14 +82,72 @@ def test_errors_of_the_system_are_one_line_too(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err.startswith("headrace inspect: ")
 
 
-def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
+def buffered() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.mark.parametrize("words", [["inspect", "SET", "--json"], ["--help"], ["build", "--help"], ["--version"]])
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path, words: list[str]) -> None:
     write_shards(tmp_path)
-    command = [sys.executable, "-m", "headrace.tools.cli", "inspect", str(tmp_path), "--json"]
+    command = [sys.executable, "-m", "headrace.tools.cli", *(str(tmp_path) if w == "SET" else w for w in words)]
     reader, writer = os.pipe()
     os.close(reader)
-    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, env=buffered())
     os.close(writer)
     assert (result.returncode, result.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("words", [["inspect", "SET"], ["--help"]])
+def test_a_full_disk_behind_stdout_is_one_line(tmp_path: Path, words: list[str]) -> None:
+    write_shards(tmp_path)
+    command = [sys.executable, "-m", "headrace.tools.cli", *(str(tmp_path) if w == "SET" else w for w in words)]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, text=True, env=buffered())
+    assert result.returncode == 1
+    assert "No space left on device" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_the_null_device(tmp_path: Path, closed: str) -> None:
+    images, python = _images(tmp_path / "images"), f"{sys.executable} -m headrace.tools.cli"
+    for words in (f"build {images} {tmp_path}/out", f"inspect {tmp_path}/out", "--help"):
+        result = subprocess.run(f"{python} {words} {closed}", shell=True, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        assert result.stderr == ""
+    result = subprocess.run(
+        f"{python} inspect {tmp_path}/absent {closed}", shell=True, check=False, capture_output=True
+    )
+    assert result.returncode == 1
+    assert b"Traceback" not in result.stderr
+    ShardDatastore(tmp_path / "out").verify()
+
+
+def test_no_memory_is_one_line(tmp_path: Path) -> None:
+    write_shards(tmp_path, samples=1)
+    code = (
+        "import sys\nfrom headrace.datastores import shards\nfrom headrace.tools import cli\n"
+        "shards.ShardReader.count_each_field = lambda self: bytes(2**46)\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    result = subprocess.run([sys.executable, "-c", code, "inspect", tmp_path], capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (1, b"headrace inspect: out of memory\n")
+
+
+@pytest.mark.parametrize("name", ["~no-such-user-here", "loop", "x" * 300, "loop/below"])
+@pytest.mark.parametrize("command", ["build", "inspect", "index", "view", "bench"])
+def test_paths_that_nothing_can_lie_at_are_one_line(
+    tmp_path: Path, command: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    words = {"build": [name, "out"], "view": [name, "-o", "x.png"]}.get(command, [name])
+    assert main([command, *words]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"headrace {command}: ")
+    assert name.removesuffix("/below") in said
+    assert said.count("\n") == 1
+    assert os.listdir(tmp_path) == ["loop"]
 
 
 def test_names_that_no_terminal_can_show_are_escaped(tmp_path: Path) -> None:

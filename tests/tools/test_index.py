@@ -1,11 +1,15 @@
 """headrace index: foreign tars get an index that changes nothing but the time to open them."""
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from archives import jpeg, tar_bytes, write_shards
+from archives import image_folder, jpeg, tar_bytes, write_shards
 
 from headrace.datastores.index import INDEX_NAME
 from headrace.datastores.offsets import SUFFIX
@@ -135,3 +139,67 @@ def test_a_broken_shard_leaves_no_index(foreign: Path, capsys: pytest.CaptureFix
     assert index(foreign) == 1
     assert "x-2.tar is truncated" in capsys.readouterr().err
     assert state(foreign) == before
+
+
+POWERLESS = """
+import ctypes, os, sys
+for capability in (1, 2):  # a superuser too shall heed permissions (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, "-m", "headrace.tools.cli", *sys.argv[1:]])
+"""
+
+
+@pytest.fixture
+def locked(foreign: Path) -> Iterator[Path]:
+    foreign.chmod(0o555)
+    yield foreign
+    foreign.chmod(0o755)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_with_a_way_out(locked: Path) -> None:
+    before = state(locked)
+    command = [sys.executable, "-c", POWERLESS]
+    found = subprocess.run([*command, "index", str(locked)], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr == (
+        f"headrace index: writing {locked}/x-0.tar.offsets: Permission denied: change the permissions, or choose "
+        f"another place; the shards open without an index too, or copy {locked} and index that\n"
+    )
+    source = locked.parent / "images"
+    image_folder(source, {"a": 1})
+    found = subprocess.run([*command, "build", source, locked / "new"], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr == (
+        f"headrace build: creating {locked}/new: Permission denied: change the permissions, or choose another place\n"
+    )
+    assert state(locked) == before
+
+
+@pytest.fixture
+def read_only(foreign: Path) -> Iterator[Path]:
+    for words in (["--bind", foreign, foreign], ["-o", "remount,ro,bind", foreign]):
+        if subprocess.run(["mount", *words], check=False, capture_output=True).returncode:
+            pytest.skip("nothing can be mounted here")
+    yield foreign
+    subprocess.run(["umount", foreign], check=True)
+
+
+def test_a_read_only_file_system_is_one_line(read_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert index(read_only) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"headrace index: writing {read_only}/x-0.tar.offsets: Read-only file system: choose a place"
+    )
+    assert said.count("\n") == 1
+
+
+def test_what_a_killed_run_left_is_gone_after_the_next_one(foreign: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom headrace.tools import cli\n"
+        "os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)\ncli.main(sys.argv[1:])"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code, "index", str(foreign)], check=False, capture_output=True)
+    assert len([name for name in os.listdir(foreign) if name.endswith(".tmp")]) == 1
+    assert index(foreign) == 0
+    assert not [name for name in os.listdir(foreign) if name.endswith(".tmp")]
