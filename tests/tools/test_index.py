@@ -177,11 +177,13 @@ def test_a_folder_that_cannot_be_written_is_one_line_with_a_way_out(locked: Path
 
 @pytest.fixture
 def read_only(foreign: Path) -> Iterator[Path]:
-    for words in (["--bind", foreign, foreign], ["-o", "remount,ro,bind", foreign]):
-        if subprocess.run(["mount", *words], check=False, capture_output=True).returncode:
-            pytest.skip("nothing can be mounted here")
-    yield foreign
-    subprocess.run(["umount", foreign], check=True)
+    if subprocess.run(["mount", "--bind", foreign, foreign], check=False, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", foreign], check=True)
+        yield foreign
+    finally:
+        subprocess.run(["umount", foreign], check=True)
 
 
 def test_a_read_only_file_system_is_one_line(read_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
