@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .geometry import Box, FloatArray, about_centre, reflections, window
-from .resample import Fill, Interpolation, cut, resample
+from .resample import Fill, Interpolation, cut, rectangle, resample
 
 __all__ = ["Placement"]
 
@@ -48,6 +48,16 @@ class Placement:
             movement = reflections(np.array([movement[1]]), np.array([movement[0]]))[0]
         matrix = window(self.box, self.output) @ about_centre(movement, self.size)
         return matrix if self.after is None else self.after @ matrix
+
+    @property
+    def rectangle(self) -> tuple[int, int, int, int] | None:
+        """The part of the image that is scaled, and maybe mirrored, and nothing else: left, top, right, bottom.
+
+        None if more happens, if its edges are not whole or if they lie outside of the image.
+        """
+        if self.after is not None or not isinstance(self.movement, tuple):
+            return None
+        return rectangle(self.size, self.box, self.movement)
 
     def apply(
         self,

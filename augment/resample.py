@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, ShapeError
 from .geometry import Box, FloatArray, about_centre, reflections, window
 
-__all__ = ["Fill", "Interpolation", "Pixels", "cut", "resample"]
+__all__ = ["Fill", "Interpolation", "Pixels", "by_pixel", "cut", "rectangle", "resample", "scale"]
 
 Pixels = NDArray[np.uint8]
 
@@ -144,19 +144,44 @@ def cut(
     if out is None:
         out = np.empty((*size, *image.shape[2:]), image.dtype)
     _check(image, size, fill, out, interpolation)
-    height, width = image.shape[:2]
-    left, top, right, bottom = whole = [int(edge) for edge in box]
-    inside = tuple(whole) == box and 0 <= left < right <= width and 0 <= top < bottom <= height
-    if not inside or (interpolation == "nearest" and (bottom - top, right - left) != size):
+    part = rectangle((image.shape[0], image.shape[1]), box, mirrors)
+    same_size = part is not None and (part[3] - part[1], part[2] - part[0]) == size
+    if part is None or (interpolation == "nearest" and not same_size):
         mirror = reflections(np.array([mirrors[1]]), np.array([mirrors[0]]))[0]
-        matrix = window(box, size) @ about_centre(mirror, (height, width))
+        matrix = window(box, size) @ about_centre(mirror, image.shape[:2])
         return resample(image, matrix, size, fill, out, interpolation)
+    left, top, right, bottom = part
+    _put(_by_rows_of_pixels(image)[top:bottom, left:right], mirrors, out)
+    return out
+
+
+def rectangle(size: tuple[int, int], box: Box, mirrors: tuple[bool, bool]) -> tuple[int, int, int, int] | None:
+    """Return a rectangle of a mirrored image as one of the image itself, if its edges are whole and inside.
+
+    Args:
+        size: height and width of the image.
+        box: left, top, right and bottom edge in the mirrored image.
+        mirrors: whether the image is mirrored top to bottom, and left to right.
+
+    Example:
+        >>> rectangle((10, 20), (0, 0, 5, 5), (False, True)), rectangle((10, 20), (0.5, 0, 5, 5), (False, False))
+        ((15, 0, 20, 5), None)
+    """
+    height, width = size
+    left, top, right, bottom = (int(edge) for edge in box)
+    whole: Box = left, top, right, bottom
+    if whole != box or not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        return None
     if mirrors[0]:
         top, bottom = height - bottom, height - top
     if mirrors[1]:
         left, right = width - right, width - left
-    _put(_by_rows_of_pixels(image)[top:bottom, left:right], mirrors, out)
-    return out
+    return left, top, right, bottom
+
+
+def scale(part: Pixels, out: Pixels) -> None:
+    """Fill ``out``, uint8 (h, w, C), with ``part``, uint8 (H, W, C), scaled by torch's antialiased kernel."""
+    _shrink(_tensor(part), out.shape[:2], _tensor(out))
 
 
 def _by_rows_of_pixels(image: NDArray[Any]) -> NDArray[Any]:
@@ -231,7 +256,7 @@ def _inset(image: Pixels, x: tuple[float, float], y: tuple[float, float], fill: 
     scaled = np.empty((bottom - top, right - left, image.shape[2]), np.uint8)
     _put(image, (y_edges[0] > y_edges[1], x_edges[0] > x_edges[1]), scaled)
     out[...] = fill
-    _by_pixel(out)[top:bottom, left:right] = _by_pixel(scaled)
+    by_pixel(out)[top:bottom, left:right] = by_pixel(scaled)
     return True
 
 
@@ -253,7 +278,7 @@ def _put(part: NDArray[Any], mirrors: tuple[bool, bool], out: NDArray[Any]) -> N
     elif axes and part.dtype == np.uint8:
         _tensor(out).copy_(_tensor(part).flip(axes))
     else:
-        _by_pixel(_mirrored(out, mirrors))[...] = _by_pixel(part)
+        by_pixel(_mirrored(out, mirrors))[...] = by_pixel(part)
 
 
 def _mirrored(pixels: NDArray[Any], mirrors: tuple[bool, bool]) -> NDArray[Any]:
@@ -268,7 +293,7 @@ def _move(image: NDArray[Any], left: int, top: int, mirrors: tuple[bool, bool], 
     y_first, y_last = max(top, 0), min(top + height, image.shape[0])
     if x_first < x_last and y_first < y_last:
         target = _mirrored(out, mirrors)[y_first - top : y_last - top, x_first - left : x_last - left]
-        _by_pixel(target)[...] = _by_pixel(image[y_first:y_last, x_first:x_last])
+        by_pixel(target)[...] = by_pixel(image[y_first:y_last, x_first:x_last])
 
 
 def _shrink(pixels: torch.Tensor, size: tuple[int, int], out: torch.Tensor | None = None) -> torch.Tensor:
@@ -287,7 +312,7 @@ def _pick(image: NDArray[Any], matrix: tuple[float, ...], fill: Fill, out: NDArr
     inside = (columns >= 0) & (columns < image.shape[1]) & (rows >= 0) & (rows < image.shape[0])
     np.clip(columns, 0, image.shape[1] - 1, out=columns)
     np.clip(rows, 0, image.shape[0] - 1, out=rows)
-    _by_pixel(out)[...] = _by_pixel(image)[rows, columns]
+    by_pixel(out)[...] = by_pixel(image)[rows, columns]
     if not inside.all():
         out[~inside] = fill
 
@@ -399,12 +424,12 @@ class _Axis:
 def _tensor(pixels: Pixels) -> torch.Tensor:
     """Return (H, W, C) pixels as (1, C, H, W), channels last: a view, or a copy where torch cannot have one."""
     if not pixels.flags.writeable or min(pixels.strides) < 0:
-        pixels = np.array(_by_pixel(pixels), order="C").view(np.uint8)
+        pixels = np.array(by_pixel(pixels), order="C").view(np.uint8)
     (height, width, channels), (row, column, channel) = pixels.shape, pixels.strides
     return torch.from_numpy(pixels).as_strided((1, channels, height, width), (height * row, channel, row, column))
 
 
-def _by_pixel(pixels: NDArray[Any]) -> NDArray[Any]:
+def by_pixel(pixels: NDArray[Any]) -> NDArray[Any]:
     """Return a view with one item per pixel: NumPy copies these three times faster than single bytes."""
-    channels = pixels.shape[2]
+    channels = pixels.shape[-1]
     return pixels if channels == 1 else pixels.view(np.dtype((np.void, channels * pixels.itemsize)))

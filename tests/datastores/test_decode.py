@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pictures import encode, exif, photo, with_exif
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin, features
 
-from headrace.datastores.decode import MAX_PIXELS, Decoder, decode, decode_mask
+from headrace.datastores.decode import MAX_PIXELS, Decoder, _jpeg_header, decode, decode_mask
 from headrace.errors import ConfigError, DecodeError
 
 PHOTO = photo(37, 53)
@@ -450,7 +450,7 @@ def nowhere() -> str:
 
 def test_a_decoder_uses_its_memory_again_and_decode_does_not() -> None:
     decoder = Decoder()
-    large, small = encode(photo(200, 100), "JPEG"), encode(photo(20, 10), "JPEG")
+    large, small = encode(photo(200, 200), "JPEG"), encode(photo(160, 170), "JPEG")
     first = decoder(large, nowhere)
     kept = first.copy()
     second = decoder(small, nowhere)
@@ -458,6 +458,28 @@ def test_a_decoder_uses_its_memory_again_and_decode_does_not() -> None:
     assert np.array_equal(second, by_pillow(small))
     assert np.array_equal(decoder(large, nowhere), kept)
     assert not np.shares_memory(decode(large, where=""), decode(large, where=""))
+
+
+def test_small_images_stay_valid() -> None:
+    decoder = Decoder()
+    files = [encode(photo(100, 218, number), "JPEG") for number in range(3)]
+    for file, pixels in zip(files, [decoder(file, nowhere) for file in files], strict=True):
+        assert np.array_equal(pixels, by_pillow(file))
+
+
+def test_files_that_begin_alike_are_not_taken_for_each_other() -> None:
+    decoder = Decoder()
+    first, second = (encode(photo(20, 30, number), "JPEG") for number in range(2))
+    wider, gray = encode(photo(20, 31), "JPEG"), encode(photo(20, 30)[..., 0], "JPEG")
+    turned = with_exif(first, exif(6))
+    start = _jpeg_header(first).start
+    assert second.startswith(start)
+    for file in (first, second, wider, second, gray, first, turned, first):
+        assert np.array_equal(decoder(file, nowhere), decode(file, where=""))
+    for cut in (start, start[:-1], start[: len(start) // 2]):
+        decoder(first, nowhere)
+        with pytest.raises(DecodeError):
+            decoder(cut, lambda: "x")
 
 
 def test_very_large_memory_is_not_kept() -> None:
