@@ -14,6 +14,7 @@
 | 32-bit integers and floats | an error: nothing says which value is white |
 | truncated or damaged data | an error, also where a part could be read |
 | more pixels than ``max_pixels`` | an error, found in the header before anything is decoded |
+| a JPEG whose scans go over more than 2**32 pixels in sum | an error: such files keep a decoder busy for minutes |
 
 A label map has rules of its own (``decode_mask``), since its values are names and not brightnesses:
 
@@ -31,6 +32,7 @@ libjpeg-turbo with the accurate DCT and smooth chroma upsampling, and their resu
 """
 
 import io
+import re
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -62,6 +64,17 @@ MAX_PIXELS = 2**27
 #: Pixels of at most this many bytes get memory of their own, which costs nothing; larger ones go to a scratch buffer,
 #: since fresh memory for each would cost page faults. A buffer that grew beyond the second limit is not kept.
 OWN_BYTES, _KEPT_BYTES = 2**16, 2**26
+
+#: Pixels that all scans of a JPEG may go through together: about five seconds. Cameras make up to about ten scans.
+_MAX_SCANNED = 2**32
+
+#: Markers of a JPEG: start of a scan, end of the image, those without a length, and all that do not belong to a scan.
+_SCAN, _END, _LONE, _MARKER = (
+    b"\xff\xda",
+    b"\xff\xd9",
+    (b"\xff\x01", b"\xff\xd8"),
+    re.compile(rb"\xff[^\x00\xd0-\xd7\xff]"),
+)
 
 #: How files begin, and Pillow's name for them. Naming one format keeps Pillow from trying its other readers, some of
 #: which start programs.
@@ -196,6 +209,8 @@ class Decoder(threading.local):
         if turbo is None or header is None:
             return None
         _check_size(header.width, header.height, self.max_pixels)
+        if header.several_scans:
+            _check_scans(data, header.width, header.height)
         gray = header.channels == 1 and self.color != "rgb"
         room = self._room(header.height * header.width * (1 if gray else 3))
         try:
@@ -289,8 +304,12 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
             load_readers()
     if kind not in Image.OPEN:
         raise DecodeError(f"this Pillow was built without {kind}: install a newer one, or convert the file")
+    if kind == "WEBP":  # Pillow makes room for the pixels when it opens one
+        _check_size(*_webp_size(data), max_pixels)
     with QUIET, Image.open(io.BytesIO(data), formats=(kind,)) as image:
         _check_size(image.width, image.height, max_pixels)
+        if kind == "JPEG":
+            _check_scans(data, image.width, image.height)
         image.load()
         yield image
 
@@ -315,6 +334,33 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
         raise DecodeError(f"it has {width} x {height} pixels (width x height), more than max_pixels={max_pixels}")
 
 
+def _check_scans(data: bytes, width: int, height: int) -> None:
+    """Refuse a JPEG of many scans: each one goes through all pixels, and may take no more than 14 bytes of the file."""
+    most = _MAX_SCANNED // max(1, width * height)
+    if data.count(_SCAN) <= most:
+        return
+    scans, at = 0, 2  # the bytes may lie in what follows the image, a film for example
+    while (match := _MARKER.search(data, at)) and match[0] != _END:
+        scans += match[0] == _SCAN
+        at = match.end() + (0 if match[0] in _LONE else int.from_bytes(data[match.end() : match.end() + 2], "big"))
+    if scans > most:
+        raise DecodeError(f"it goes {scans} times over its {width} x {height} pixels: no camera writes such a JPEG")
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Return the width and height that a WebP file claims, or 0, 0 where Pillow will find no header either."""
+    kind, canvas, frame = data[12:16], data[24:30], data[23:30]
+    if kind == b"VP8X" and len(canvas) == 6:
+        return int.from_bytes(canvas[:3], "little") + 1, int.from_bytes(canvas[3:], "little") + 1
+    if kind == b"VP8L" and len(frame) >= 2:
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 " and len(frame) == 7:
+        width, height = struct.unpack_from("<HH", frame, 3)
+        return width & 0x3FFF, height & 0x3FFF
+    return 0, 0
+
+
 def _complaint(data: bytes, error: Exception, where: str) -> str:
     if not data:
         cause = "it is empty"
@@ -336,6 +382,7 @@ class _JpegHeader:
     width: int
     height: int
     channels: int
+    several_scans: bool
     exif: bytes
 
 
@@ -350,10 +397,14 @@ def _jpeg_header(data: bytes) -> _JpegHeader | None:
         marker, length = data[at + 1], data[at + 2] << 8 | data[at + 3]
         end = at + 2 + length
         if marker == 0xDA:  # start of scan
-            return _JpegHeader(data[: at + 4], *frame, b"".join(exif)) if frame else None
+            if frame is None:
+                return None
+            width, height, channels, progressive = frame
+            several = progressive or data[at + 4 : at + 5] != bytes((channels,))
+            return _JpegHeader(data[: at + 5], width, height, channels, several, b"".join(exif))
         if marker in (0xC0, 0xC1, 0xC2) and frame is None and length >= 8 and end <= len(data):
             precision, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
-            frame = (width, height, channels)
+            frame = (width, height, channels, marker == 0xC2)  # a progressive one
             if precision != 8 or channels not in (1, 3) or not (width and height):
                 return None
         elif marker == 0xE1 and data.startswith(PREFIX, at + 4, end):
