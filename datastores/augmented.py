@@ -29,7 +29,7 @@ from ..augment.random import Draw, Purpose
 from ..augment.together import cut_together
 from ..errors import ConfigError, FieldError, ShapeError
 from .clock import Clock, Stage
-from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, fingerprint_of, place_of
+from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, as_index, fingerprint_of, place_of
 from .decode import OWN_BYTES, Color, Decoder, Pixels, convert
 from .joint import Joint, different_size
 from .schema import Field, IntArray, Rows, Sample, Schema
@@ -151,6 +151,7 @@ class AugmentedImageDatastore(Datastore):
         Raises:
             DecodeError, FieldError, ShapeError: the sample cannot be made.
         """
+        index = as_index(index)
         if not 0 <= index < len(self):
             raise IndexError(f"sample ids must be in 0 .. {len(self) - 1}, got {index}")
         ids = np.array([index], np.int64)

@@ -1,6 +1,7 @@
 """A datastore: anything with ``__len__`` and ``__getitem__``. Everything that a Loader needs is derived from them."""
 
 import hashlib
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -16,7 +17,16 @@ from .clock import Clock, Stage
 from .generators import own_generators, seed_generators
 from .schema import IntArray, Rows, Sample, Schema
 
-__all__ = ["Datastore", "EncodedImage", "ImageSource", "SupportsIndex", "as_datastore", "fingerprint_of", "place_of"]
+__all__ = [
+    "Datastore",
+    "EncodedImage",
+    "ImageSource",
+    "SupportsIndex",
+    "as_datastore",
+    "as_index",
+    "fingerprint_of",
+    "place_of",
+]
 
 
 _DESCRIBED = 32  # samples that are tried for a description
@@ -66,6 +76,7 @@ class Datastore(ABC):
         this sample, so that a ``__getitem__`` which draws from them gives the same for any worker, order and batch.
         Write your own to draw from ``draw`` directly, which is faster: ``rng = draw.generator(index)``.
         """
+        index = as_index(index)
         with own_generators():
             seed_generators(draw, index)
             return self[index]
@@ -174,7 +185,7 @@ class ImageSource(Datastore):
     @property
     @abstractmethod
     def classes(self) -> tuple[str, ...]:
-        """Class names; the label of a sample is a position in this tuple. Empty without names."""
+        """Class names; the label of a sample is a position in this tuple. Empty where labels have no names."""
 
     @property
     @abstractmethod
@@ -195,13 +206,15 @@ class ImageSource(Datastore):
         return self[index]
 
     def __repr__(self) -> str:
-        classes = f", {len(self.classes)} classes" if self.classes else ""
+        unnamed = ", labels without names" if self.has_labels else ""
+        classes = f", {len(self.classes)} classes" if self.classes else unnamed
         return f"<{type(self).__name__} of {len(self)} images{classes}>"
 
     def __getitem__(self, index: int) -> Sample:
         """Return {"image": uint8 (H, W, 3), "label": int, where there are labels, "key": str}."""
         from .decode import decode  # here, so that commands which decode nothing load no decoder
 
+        index = as_index(index)
         encoded = self.encoded(np.array([index], np.int64))[0]
         label = {} if encoded.label is None else {"label": encoded.label}
         return {"image": decode(encoded.data, where=self.locate(index)), **label, "key": self.key(index)}
@@ -289,6 +302,22 @@ def as_datastore(source: "Datastore | SupportsIndex") -> Datastore:
             "has no length and no order that could be repeated)"
         )
     return _MapDatastore(source)
+
+
+def as_index(index: object) -> int:
+    """Return the number of a sample as an int.
+
+    Raises:
+        TypeError: it is no whole number; rounding it would give another sample than was asked for.
+
+    Example:
+        >>> as_index(np.int64(3))
+        3
+    """
+    try:
+        return operator.index(index)  # type: ignore[arg-type]  # what it cannot be is what is asked
+    except TypeError:
+        raise TypeError(f"the number of a sample must be a whole number, got {index!r}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from .datastore import as_index
 from .schema import IntArray
 from .storage import os_failure
 
@@ -83,6 +84,7 @@ class ImageFiles:
 
     def relative(self, index: int) -> str:
         """Return the path of file ``index`` relative to the root, with ``/``."""
+        index = as_index(index)
         folder = self.folders[self.folder_of[index]]
         return f"{folder}/{self.name(index)}" if folder else self.name(index)
 

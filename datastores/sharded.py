@@ -75,7 +75,11 @@ class ShardDatastore(ImageSource):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names as the index states them; empty without."""
+        """Class names as the index states them.
+
+        Empty where no index names them, even if samples have labels: those of foreign shards are mere numbers, and how
+        many there are is only known to whoever reads them all, as ``count_each_label`` does.
+        """
         return self.index.classes
 
     @property

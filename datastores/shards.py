@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import ConfigError, MissingDataError, ShardError
 from .catalog import Catalog, IndexMode, ShardFile, find_shards
+from .datastore import as_index
 from .index import Index, scan_shard
 from .offsets import OffsetTable, Span
 from .schema import IntArray
@@ -92,7 +93,7 @@ class ShardReader:
 
     def place(self, index: int) -> tuple[OpenShard, int]:
         """Return the shard of sample ``index``, and its row there."""
-        shards, rows = self.index.locate(np.array([index], np.int64))
+        shards, rows = self.index.locate(np.array([as_index(index)], np.int64))
         return self.shard(int(shards[0])), int(rows[0])
 
     def by_shard(self, ids: IntArray) -> Iterator[tuple[OpenShard, list[int], list[int]]]:

@@ -1,16 +1,19 @@
 """What is derived from __len__ and __getitem__."""
 
 import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from archives import image_folder, write_shards
 from torch.utils.data import DataLoader
 from toys import Failing, Noise
 
 from headrace.augment.random import Draw
-from headrace.datastores import Datastore, Loader
+from headrace.datastores import AugmentedImageDatastore, Datastore, ImageDatastore, Loader, ShardDatastore
 from headrace.datastores.clock import Clock, Stage
 from headrace.datastores.datastore import as_datastore, fingerprint_of
 from headrace.datastores.schema import Field, Schema
@@ -107,3 +110,33 @@ def test_a_bad_first_sample_does_not_hide_the_schema() -> None:
     with pytest.raises(ZeroDivisionError):
         Failing(range(100)).schema()
     assert sum(len(batch) for batch in Loader(Failing({0}), 10, on_error="substitute")) == 100
+
+
+class Anything(Datastore):
+    """Takes what it is given, as a careless ``__getitem__`` does."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": int(index)}
+
+
+@pytest.mark.parametrize("kind", ["images", "shards", "augmented", "at", "own"])
+def test_the_number_of_a_sample_is_never_rounded(tmp_path: Path, kind: str) -> None:
+    image_folder(tmp_path / "images", {"cat": 3})
+    write_shards(tmp_path / "shards", samples=3)
+    images, shards = ImageDatastore(tmp_path / "images"), ShardDatastore(tmp_path / "shards")
+    augmented = AugmentedImageDatastore((8, 8), shards)
+    take: dict[str, list[Callable[[Any], object]]] = {
+        "images": [images.__getitem__, images.key, images.locate, lambda index: images.at(Draw())[index]],
+        "shards": [shards.__getitem__, shards.key, shards.locate, shards.raw],
+        "augmented": [augmented.__getitem__, lambda index: augmented.sample(index, Draw())],
+        "at": [augmented.at(Draw()).__getitem__, Anything().at(Draw()).__getitem__],
+        "own": [lambda index: Anything().sample(index, Draw())],
+    }
+    for function in take[kind]:
+        for wrong in (1.5, 1.0, np.float32(1), "1", None, slice(0, 2)):
+            with pytest.raises(TypeError, match="the number of a sample must be a whole number, got"):
+                function(wrong)
+        assert str(function(1)) == str(function(np.int64(1))) == str(function(torch.tensor(1)))

@@ -535,3 +535,11 @@ def test_reader_counts_fields(tmp_path: Path) -> None:
     reader = ShardReader(tmp_path, on_scan=lambda: scanned.append(1))
     assert reader.count_each_field() == {"cls": 1, "jpg": 3, "txt": 1}
     assert len(scanned) == 2
+
+
+def test_labels_without_names_are_said(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "x.tar", [("a.jpg", b"1"), ("a.cls", b"7"), ("b.jpg", b"1"), ("b.cls", b"3")])
+    shards = ShardDatastore(path)
+    assert (shards.classes, shards.has_labels, shards.count_each_label()) == ((), True, {"3": 1, "7": 1})
+    assert repr(shards) == "<ShardDatastore of 2 images, labels without names>"
+    assert repr(ShardDatastore(path, label_field=None)) == "<ShardDatastore of 2 images>"
