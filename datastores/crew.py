@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from ..errors import ConfigError, WorkerError
 from .datastore import Datastore
 from .incidents import Action
+from .interrupt import held
 from .messages import Ready, Reply, Task, unpack_reply
 from .payload import Payload, without_main
 from .slots import SharedFile, SlotRing
@@ -128,7 +129,8 @@ class Crew:
         """
         for attempt in range(_MAX_FAILED_STARTS):
             try:
-                return self._start()
+                with held():  # half a start would be a child with half a message
+                    return self._start()
             except (EOFError, ConnectionError):  # the fork server was killed; the next attempt starts another one
                 time.sleep(0.1 * attempt)
             except OSError as error:
@@ -236,6 +238,11 @@ def _cause(exitcode: int | None) -> str:
 
 
 def _end(workers: list[Worker]) -> None:
+    with held():
+        _wait_for_end(workers)
+
+
+def _wait_for_end(workers: list[Worker]) -> None:
     for worker in workers:
         worker.connection.close()  # an idle worker ends at once, a busy one after its task
     deadline = time.monotonic() + _CLOSE_SECONDS

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, cast
 import torch
 from torch import nn
 
+from ..datastores.interrupt import held
 from ..datastores.loader import Loader
 from ..errors import ConfigError
 from .checks import check_labels
@@ -146,7 +147,7 @@ def fit(
     ):
         tell = _Teller(on_event, run, validator)
         try:
-            with run.interrupts.held():
+            with held():
                 tell("start")
                 for step in run:
                     outputs = model(step.inputs)

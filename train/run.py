@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from ..datastores.batch import Batch
+from ..datastores.interrupt import allowed, held
 from ..errors import ConfigError
 from .checks import check_optimizer, check_padding, trainable_parameters
 from .config import DEFAULTS, TrainConfig
 from .device import DeviceFeed, choose_device, mode, restored_generators, seed_step
 from .history import History
-from .interrupt import Interrupts
 from .loading import Data, training_loader
 from .prepare import Prepare
 from .progress import Progress
@@ -65,8 +65,6 @@ class Run:
         feed: carries batches there.
         history: the rows so far.
         step: optimizer steps done since the start of epoch 0.
-        interrupts: puts off Ctrl-C where your loop asks for it: ``with run.interrupts.held():`` around the whole loop,
-            and it comes between steps only.
         last_step: the newest step, done or not; None before the first.
         total_steps: what ``step`` will be at the end, unless the run is stopped.
         stop_reason: why the run ended; None while it goes on.
@@ -125,13 +123,11 @@ class Run:
         self._recorder = Recorder(self.history, self._progress)
         self.feed = DeviceFeed(self.device)
         self.last_step: Step | None = None
-        self.interrupts = Interrupts()
         self._open: ExitStack | None = None
         self._is_iterated = False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(self.interrupts)
             if self._owns_loader:
                 stack.callback(self.loader.close)
             stack.enter_context(self.history)
@@ -148,7 +144,7 @@ class Run:
     ) -> None:
         if self._open is None:
             return
-        with self._open, self.interrupts.held():
+        with held(), self._open:
             self._open = None
             if self._is_iterated and not self._owns_loader:
                 self._settle_loader()
@@ -198,7 +194,7 @@ class Run:
                 yield batch
 
     def _wait_for(self, batches: Iterator[Batch]) -> Batch | None:
-        with self.interrupts.allowed():
+        with allowed():
             return next(batches, None)
 
     def _begin(self, host: Batch) -> Step:

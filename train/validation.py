@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import torch
 
+from ..datastores.interrupt import allowed
 from ..errors import ConfigError
 from .config import DEFAULTS, TrainConfig
 from .evaluation import LossFunction, check_metrics, measure
@@ -86,7 +87,7 @@ class Validator:
         Ctrl-C breaks off the measuring, and then nothing is changed.
         """
         with run.validating():
-            with run.interrupts.allowed():
+            with allowed():
                 values = measure(run.model, self._loader, run.feed, self._loss, self._metrics, self._prepare)
             self.values = values
             self._judge(run)

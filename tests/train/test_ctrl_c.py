@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy
 
 from headrace.datastores import Loader
 from headrace.train import FitResult, Run, TrainConfig, fit, weights_sha256
-from headrace.train.interrupt import Interrupts
 from headrace.train.loop import FitState
 
 _CONFIG = TrainConfig(max_epochs=2, batch_size=8, progress="none", device="cpu")
@@ -54,11 +53,6 @@ class Model(nn.Module):
 
 def _press(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def _press_and_fail() -> None:
-    _press()
-    raise ZeroDivisionError
 
 
 def _press_at(*moments: int) -> Callable[[int], None]:
@@ -111,16 +105,16 @@ def test_ctrl_c_while_a_batch_is_made_is_not_put_off() -> None:
 
 _SCRIPT = """
 import dataclasses, signal, sys, time
-from test_interrupt import _CONFIG, Loader, Model, Pairs, _optimizer, cross_entropy, fit, weights_sha256
+from test_ctrl_c import _CONFIG, Loader, Model, Pairs, _optimizer, cross_entropy, fit, weights_sha256
 
 model = Model(lambda _: time.sleep(0.005))
 optimizer, loader = _optimizer(model), Loader(Pairs(), 8, workers=int(sys.argv[1]))
 config = dataclasses.replace(_CONFIG, max_epochs=20)
 stopped = 0
-print("ready", flush=True)
 while True:
     try:
         while loader.epoch < config.max_epochs:
+            print("go", flush=True)
             stopped += fit(model, loader, cross_entropy, optimizer, config).stop_reason == "interrupted"
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         break
@@ -142,12 +136,11 @@ def test_ctrl_c_at_any_moment_loses_no_step(workers: int, tmp_path: Path) -> Non
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
         rng = random.Random(0)
-        while process.poll() is None:
-            time.sleep(rng.uniform(0.03, 0.15))  # apart enough that no press is a second one
+        while (line := process.stdout.readline()) == "go\n":  # one press each time: a second one would not wait
+            time.sleep(rng.uniform(0, 0.15))
             process.send_signal(signal.SIGINT)
-        stopped, *rest = process.stdout.read().split()
+        stopped, *rest = line.split()
     assert int(stopped) >= 3
     assert rest == ["20", "0", _whole(20)]
 
@@ -212,58 +205,6 @@ def test_a_run_that_is_left_in_a_step_settles_its_loader() -> None:
                 step.update()
         assert (loader.epoch, loader.step) == (0, 3)
         assert next(iter(loader)).step == 3
-
-
-def test_an_allowed_block_delivers_what_was_put_off() -> None:
-    done = []
-
-    def work(interrupts: Interrupts) -> None:
-        with interrupts.held():
-            _press()
-            done.append("held")
-            with interrupts.allowed():
-                done.append("allowed")
-
-    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
-        work(interrupts)
-    assert done == ["held"]
-
-
-def test_blocks_lie_inside_each_other() -> None:
-    done = []
-
-    def work(interrupts: Interrupts) -> None:
-        with interrupts.held():
-            with interrupts.held():
-                _press()
-                done.append("inner")
-            done.append("outer")
-        done.append("behind")
-
-    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
-        work(interrupts)
-    assert done == ["inner", "outer"]
-
-
-def test_an_error_in_a_block_goes_first_and_the_interrupt_is_not_lost() -> None:
-    with Interrupts() as interrupts:
-        with pytest.raises(ZeroDivisionError), interrupts.held():
-            _press_and_fail()
-        with pytest.raises(KeyboardInterrupt), interrupts.held():
-            pass
-
-
-def test_a_handler_of_the_user_is_left_alone() -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    try:
-        handler = signal.getsignal(signal.SIGINT)
-        with Interrupts() as interrupts, interrupts.held():
-            _press()
-            assert seen == [signal.SIGINT]
-        assert signal.getsignal(signal.SIGINT) is handler
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_other_threads_may_train() -> None:
