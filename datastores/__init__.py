@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .normalized import normalize
     from .plan import Plan
     from .sharded import ShardDatastore
+    from .transformed import transform
 
 __all__ = [
     "AugmentedImageDatastore",
@@ -27,6 +28,7 @@ __all__ = [
     "ShardDatastore",
     "decode_mask",
     "normalize",
+    "transform",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -42,5 +44,6 @@ __getattr__, __dir__ = lazy_exports(
         "ShardDatastore": "sharded",
         "decode_mask": "decode",
         "normalize": "normalized",
+        "transform": "transformed",
     },
 )

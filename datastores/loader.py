@@ -16,6 +16,7 @@ from .datastore import Datastore, SupportsIndex, as_datastore
 from .dispatch import Dispatcher, InlineDispatcher, Ticket
 from .incidents import Action, IncidentLog, OnError, settle
 from .meter import LoaderReport, Meter
+from .payload import check_sendable
 from .plan import BatchRows, LastBatch, Plan, Shuffle
 from .pool import ProcessPool
 from .slots import SlotLayout
@@ -124,7 +125,7 @@ class Loader:
         rows = len(self.plan.batch(0, 0, rank=rank, world_size=world_size).ids)
         self._start_method = start_method
         if workers:
-            prepare_start(start_method)
+            _check_start(self.data, start_method)
         self._layout = SlotLayout(self.data.schema(), max(rows, 1))  # no batch has more rows than the first one
         self._dispatcher: Dispatcher | None = None
         self._next = _Position(0, 0)
@@ -300,3 +301,13 @@ class Loader:
                     meter=self._meter,
                 )
         return self._dispatcher
+
+
+def _check_start(data: Datastore, start_method: StartMethod) -> None:
+    """Find out now whether workers can be started that way, and given the data.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if prepare_start(start_method) != "fork":
+        check_sendable(data)

@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from .datastore import Datastore
 from .locks import ProcessLock
 
-__all__ = ["Payload", "without_main"]
+__all__ = ["Payload", "check_sendable", "without_main"]
 
 _MAIN = ProcessLock()  # the main module belongs to the whole process
 
@@ -38,24 +38,45 @@ class Payload:
             ConfigError: something in it cannot be pickled, or is defined where no other process can import it.
         """
         buffer = io.BytesIO()
-        pickler = _MainSpotter(buffer)
-        try:
-            pickler.dump(source)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ConfigError(
-                f"{_culprit(source, type(source).__name__)} cannot be sent to a background worker ({error}): define it "
-                'at the top level of a module, or use a Loader with start_method="fork", or workers=0'
-            ) from error
-        if pickler.main_names:
-            with _MAIN:
-                _check_main(", ".join(sorted(set(pickler.main_names))))
-        return cls(buffer.getvalue(), bool(pickler.main_names))
+        needs_main = _pickle(source, _MainSpotter(buffer, protocol=pickle.HIGHEST_PROTOCOL))
+        return cls(buffer.getvalue(), needs_main)
 
     def open(self) -> Datastore:
         """Return the datastore, in the process that received it."""
         source = pickle.loads(self.data)  # noqa: S301 - pickled by the parent process
         assert isinstance(source, Datastore)  # noqa: S101 - nothing else is ever packed
         return source
+
+
+def check_sendable(source: Datastore) -> None:
+    """Find out whether a datastore can be sent to another process, without keeping anything or copying its arrays.
+
+    Raises:
+        ConfigError: as ``Payload.of``.
+    """
+    _pickle(source, _MainSpotter(_Nowhere(), protocol=5, buffer_callback=lambda _: None))
+
+
+def _pickle(source: Datastore, pickler: "_MainSpotter") -> bool:
+    """Pickle a datastore and return whether it names something that the user's script defines."""
+    try:
+        pickler.dump(source)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"{_culprit(source, type(source).__name__)} cannot be sent to a background worker ({error}): define it "
+            'at the top level of a module, or use a Loader with start_method="fork", or workers=0'
+        ) from error
+    if pickler.main_names:
+        with _MAIN:
+            _check_main(", ".join(sorted(set(pickler.main_names))))
+    return bool(pickler.main_names)
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: bytes) -> int:
+        return len(data)
 
 
 def _check_main(names: str) -> None:
@@ -77,8 +98,8 @@ def _check_main(names: str) -> None:
 class _MainSpotter(pickle.Pickler):
     """Notes which functions and classes of the user's script are pickled (by name)."""
 
-    def __init__(self, buffer: io.BytesIO) -> None:
-        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.main_names: list[str] = []
 
     def reducer_override(self, value: Any) -> Any:
@@ -87,13 +108,16 @@ class _MainSpotter(pickle.Pickler):
         return NotImplemented
 
 
-def _culprit(value: object, path: str) -> str:
+def _culprit(value: object, path: str, above: tuple[object, ...] = ()) -> str:
     """Name the innermost part of a value that does not pickle, for example ``AugmentedImageDatastore.augment``."""
+    above = (*above, value)
     for name, part in _parts(value):
+        if any(part is one for one in above):
+            continue
         try:
             pickle.dumps(part)
         except (pickle.PicklingError, AttributeError, TypeError):
-            return _culprit(part, f"{path}.{name}")
+            return _culprit(part, f"{path}.{name}", above)
     return f"{path} ({getattr(value, '__qualname__', type(value).__name__)})"
 
 
@@ -104,7 +128,7 @@ def _parts(value: object) -> list[tuple[str, object]]:
         return [(str(position), part) for position, part in enumerate(value)]
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     names = [*getattr(value, "__dict__", ()), *(name for name in slots if hasattr(value, name))]
-    return [] if isinstance(value, type) or callable(value) else [(name, getattr(value, name)) for name in names]
+    return [] if isinstance(value, type) else [(name, getattr(value, name)) for name in names]
 
 
 @contextmanager

@@ -43,6 +43,7 @@ PUBLIC = {
         "ShardDatastore",
         "decode_mask",
         "normalize",
+        "transform",
     ],
     "headrace.train": [
         "Accuracy",
