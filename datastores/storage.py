@@ -50,6 +50,8 @@ _REMEDIES = {
     errno.EPERM: "change the permissions, or choose another place",
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
+    errno.ENOLCK: "mount the file system with locks, or choose another place",
+    errno.ENOSYS: "mount the file system with locks, or choose another place",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 

@@ -217,7 +217,7 @@ class ShardWriter:
 
 def _folder(destination: str | os.PathLike[str]) -> Path:
     folder = Path(local_path(destination))
-    if folder.suffix == ".tar":
+    if folder.name.endswith(".tar"):
         raise ConfigError(f"{folder} would be opened as one tar: name a folder that does not end in .tar")
     return folder
 

@@ -189,8 +189,9 @@ def test_destinations_that_cannot_be(tmp_path: Path) -> None:
         ShardWriter(tmp_path / "loop")
     with pytest.raises(MissingDataError, match="File name too long"):
         ShardWriter(tmp_path / ("x" * 300))
-    with pytest.raises(ConfigError, match=r"x\.tar would be opened as one tar"):
-        ShardWriter(tmp_path / "x.tar")
+    for name in ("x.tar", ".tar"):
+        with pytest.raises(ConfigError, match=r"\.tar would be opened as one tar"):
+            ShardWriter(tmp_path / name)
     with pytest.raises(ConfigError, match="is not local"):
         ShardWriter("s3://bucket/x")
     with pytest.raises((ShardError, MissingDataError), match="creating /sys/headrace: "):
