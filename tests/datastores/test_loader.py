@@ -465,13 +465,49 @@ def _run_script(tmp_path: Path, method: str, action: str) -> subprocess.Popen[st
     return process
 
 
-def _assert_gone(trainer: int, tmp_path: Path, seconds: float) -> None:
+def _assert_gone(trainer: int, tmp_path: Path, seconds: float, count: int = 2) -> None:
     pids = {int(path.name) for path in (tmp_path / "pids").iterdir()} - {trainer}
-    assert len(pids) == 2
+    assert len(pids) == count
     deadline = time.monotonic() + seconds
     while any(psutil.pid_exists(pid) for pid in pids):
         assert time.monotonic() < deadline, "a worker outlived its trainer"
         time.sleep(0.05)
+
+
+_CELLS = """
+import sys
+main = sys.modules["__main__"]
+del main.__file__  # a notebook's main module has none
+cell = '''
+loader = Loader(Slow(Path({folder!r}), 0.01), 16, workers=2)
+for batch in loader:
+    if batch.step == 2:
+        break
+'''
+exec("from pathlib import Path; from toys import Slow; from headrace.datastores import Loader", main.__dict__)
+for _ in range(3):
+    exec(compile(cell, "<cell>", "exec"), main.__dict__)
+import gc, psutil, time
+gc.collect()
+deadline = time.monotonic() + 5
+def alive():
+    pids = [int(path.name) for path in Path({folder!r}).iterdir()]
+    return sum(psutil.pid_exists(pid) and pid != psutil.Process().pid for pid in pids)
+while alive() > 2 and time.monotonic() < deadline:
+    time.sleep(0.05)
+print(alive())
+"""
+
+
+def test_a_cell_that_is_run_again_leaves_only_its_last_workers(tmp_path: Path) -> None:
+    (tmp_path / "pids").mkdir()
+    script = tmp_path / "notebook.py"
+    support = str(Path(__file__).parents[1] / "support")
+    cells = _CELLS.format(folder=str(tmp_path / "pids"))
+    script.write_text(f"import sys\nsys.path.insert(0, {support!r})\n{cells}")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+    _assert_gone(0, tmp_path, 5, count=7)  # the script itself, and two workers each time
 
 
 @pytest.mark.parametrize("method", METHODS)
