@@ -1,7 +1,8 @@
 """Silence while a library works that warns about data which are none of its caller's business."""
 
-import threading
 import warnings
+
+from .locks import ProcessLock
 
 __all__ = ["QUIET"]
 
@@ -14,7 +15,7 @@ class _Quiet:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._threads = 0
         self._filters = warnings.catch_warnings()
 

@@ -1,12 +1,13 @@
 """The packed offset table: what goes in comes out, and a damaged file never leads outside of its shard."""
 
+import json
 import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.datastores.offsets import OffsetTable, TableBuilder
@@ -124,6 +125,36 @@ def test_a_damaged_table_gives_places_inside_the_shard_or_an_error(changes: list
         return
     limit = table.shard_bytes
     assert all(0 <= start <= start + size <= limit for spans in found.values() for start, size in spans.values())
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([4, 5, 6, 2**62, 2**63])
+    | st.floats()
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=5,
+)
+NAMES = ["shard", "bytes", "samples", "fields", "key_bytes"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3), st.sets(st.sampled_from(NAMES), max_size=1))
+def test_any_header_gives_places_inside_the_shard_or_an_error(values: dict[str, object], missing: set[str]) -> None:
+    length = int.from_bytes(PACKED[12:16], "little")
+    header = {**json.loads(PACKED[16 : 16 + length]), **values}
+    text = json.dumps({name: value for name, value in header.items() if name not in missing}).encode()
+    start, body = 16 + len(text), PACKED[16 + length + -(16 + length) % 64 :]
+    data = PACKED[:12] + len(text).to_bytes(4, "little") + text + bytes(-start % 64) + body
+    try:
+        table = OffsetTable.unpack(data, "x.offsets")
+        found = as_dict(table)
+    except ShardError:
+        return
+    assert len(table) == header["samples"]
+    assert all(sum(span) <= table.shard_bytes for spans in found.values() for span in spans.values())
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ import io
 import shutil
 import subprocess
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from archives import tar_bytes
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.datastores.tar import (
@@ -427,6 +428,117 @@ def test_damaged_archives_give_members_or_an_error(changes: list[tuple[int, byte
             start = position // BLOCK * BLOCK
             data[start : start + BLOCK] = fit_checksum(bytes(data[start : start + BLOCK]).ljust(BLOCK, b"\0"))
     _check_any_bytes(bytes(data))
+
+
+def linked() -> bytes:
+    """Return an archive of every kind of header."""
+    big = block_of("big.bin", 0, b"0", (124, b"\x80" + (700).to_bytes(11, "big"))) + padded(b"b" * 700)
+    link = block_of("link.jpg", 0, b"1", (157, b"a.jpg"))
+    gnu_link = block_of("././@LongLink", 6, b"K") + padded(b"a.jpg\0") + block_of("other.jpg", 0, b"1", (157, b"x"))
+    gnu_name = block_of("././@LongLink", 181, b"L") + padded(b"l" * 176 + b".jpg\0") + block_of("x", 3) + padded(b"abc")
+    parts = [
+        block_of("a.jpg", 3),
+        padded(b"one"),
+        pax(b"g", comment="all", path="global.jpg"),
+        big,
+        link,
+        gnu_link,
+        gnu_name,
+    ]
+    parts += [pax(b"x", path="p" * 150 + ".cls", size="2"), block_of("short", 0), padded(b"22")]
+    parts += [
+        block_of("dir/", 0, b"5"),
+        block_of("sym", 0, b"2", (157, b"a.jpg")),
+        block_of("v", 3, b"V"),
+        padded(b"vvv"),
+    ]
+    return b"".join(parts) + END
+
+
+ARCHIVES = {
+    **{
+        kind: tar_bytes({"a/1.jpg": b"x" * 600, "p" * 90 + "/" + "q" * 90 + ".cls": b"1", "é.txt": b""}, number)
+        for kind, number in FORMATS.items()
+    },
+    "links": linked(),
+}
+BLOCKS = st.integers(0, 40)
+MUTATIONS = st.one_of(
+    st.tuples(st.just("flip"), st.integers(0, 20_000), st.integers(0, 7)),
+    st.tuples(st.just("write"), st.integers(0, 20_000), st.binary(min_size=1, max_size=16)),
+    st.tuples(st.just("size"), BLOCKS, st.sampled_from([0, 1, 511, 512, 513, 8**11 - 1, 2**63, 2**88 - 1])),
+    st.tuples(st.just("kind"), BLOCKS, st.sampled_from(list(b"01234567LKxgXSMNDV\0 \xff"))),
+    st.tuples(st.just("cut"), st.integers(0, 20_000), st.none()),
+    st.tuples(st.just("move"), BLOCKS, BLOCKS),
+    st.tuples(st.just("splice"), BLOCKS, st.sampled_from(sorted(ARCHIVES))),
+)
+
+
+def mutated(data: bytes, mutations: list[tuple[str, int, object]]) -> bytes:
+    result = bytearray(data)
+    for kind, place, what in mutations:
+        at = (
+            place % max(1, len(result)) if kind in ("flip", "write", "cut") else place * BLOCK % max(BLOCK, len(result))
+        )
+        if kind == "flip" and result:
+            result[at] ^= 1 << what
+        elif kind == "write":
+            result[at : at + len(what)] = what
+        elif kind == "size" and len(result) >= at + BLOCK:
+            number = b"%011o\0" % what if what < 8**11 else b"\x80" + what.to_bytes(11, "big")
+            result[at + 124 : at + 136] = number
+        elif kind == "kind" and len(result) >= at + BLOCK:
+            result[at + 156] = what
+        elif kind == "cut":
+            del result[at:]
+        elif kind == "move":
+            result[at:at] = result[what * BLOCK : (what + 1) * BLOCK]
+        elif kind == "splice":
+            result[at:] = ARCHIVES[what][at:]
+    return bytes(result)
+
+
+def with_sums(data: bytes) -> bytes:
+    """Let the damage through to what lies behind the checksums."""
+    blocks = [data[start : start + BLOCK] for start in range(0, len(data), BLOCK)]
+    return b"".join(
+        fit_checksum(block) if len(block) == BLOCK and block[148:156].strip(b"\0 ").isdigit() else block
+        for block in blocks
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(sorted(ARCHIVES)), st.lists(MUTATIONS, min_size=1, max_size=5), st.booleans())
+def test_mutated_archives_give_members_or_an_error_in_bounded_time(name, mutations, refit) -> None:
+    data = mutated(ARCHIVES[name], mutations)
+    data = with_sums(data) if refit else data
+    read = Counter[str]()
+
+    def counted(offset: int, length: int) -> bytes:
+        assert 0 <= offset <= offset + length <= len(data)
+        read["calls"] += 1
+        read["bytes"] += length
+        return data[offset : offset + length]
+
+    try:
+        members = list(TarReader(counted, len(data), "x.tar"))
+    except ShardError as error:
+        message = str(error)
+        assert message.startswith("x.tar")
+        members = []
+    blocks = len(data) // BLOCK + 1
+    assert all(0 < m.offset <= m.offset + m.size <= len(data) and 0 <= m.header < len(data) for m in members)
+    assert len(members) <= blocks
+    assert read["calls"] <= 4 * blocks + 4, "links are looked up once"
+    assert read["bytes"] <= 4 * blocks * 8192
+
+
+def test_the_archive_of_all_kinds_is_read_as_it_stands() -> None:
+    found = reader(linked())
+    sizes = [(member.name[:12], member.size) for member in found]
+    everywhere = [("global.jpg", size) for size in (700, 3, 3)]
+    assert sizes == [("a.jpg", 3), *everywhere, ("llllllllllll", 3), ("pppppppppppp", 2)]
+    assert found.skipped == {"folder": 1, "symbolic link": 1, "other type": 1}
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
