@@ -19,8 +19,9 @@ PREFIX = b"Exif\0\0"
 #: Pillow passes over as many.
 _PREFIXES = re.compile(b"(?:Exif\0\0){0,2}")
 
-#: Of the TIFF specification, revision 6.0.
+#: Of the TIFF specification, revision 6.0, and BigTIFF: bytes of a value of each kind; 0 where there is no such kind.
 _SHORT, _LONG = 3, 4
+_SIZES = (0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8)
 
 _ORIENTATIONS = {number: number for number in range(1, 9)}
 
@@ -57,6 +58,9 @@ def _usual(tiff: bytes) -> int | None:
                 if kind == _LONG:
                     value = value | upper << 16 if order == "<" else value << 16 | upper
                 return _ORIENTATIONS.get(value, 1) if kind in (_SHORT, _LONG) and count == 1 else None
+            size = count * _SIZES[kind] if kind < len(_SIZES) else 0
+            if size > 4 and struct.unpack_from(order + "I", tiff, entry + 8)[0] + size > len(tiff):
+                return None  # Pillow reads no tag behind one whose data are not there
     except struct.error:  # an offset that points beyond the block
         return None
     return 1

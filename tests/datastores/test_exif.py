@@ -143,6 +143,7 @@ WHOLE = [exif(6), exif(8, ">"), exif(3, "<", 4), block(3, 1, b"\5")]
     st.binary(max_size=30),
 )
 @example(exif(6), [(8, b"\xff\xff")], [], b"")
+@example(exif(8, ">"), [(17, b"\5\1")], [], b"")  # another tag, whose data lie outside of the block
 def test_a_damaged_block_in_any_pieces(
     whole: bytes, changes: list[tuple[int, bytes]], cuts: list[int], tail: bytes
 ) -> None:
