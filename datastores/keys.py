@@ -34,8 +34,8 @@ def encode_key(key: str) -> str:
         >>> encode_key("my cats/no.1")
         'my%20cats/no%2E1'
     """
-    if not key:
-        raise ConfigError("a key must not be empty")
+    if not isinstance(key, str) or not key:
+        raise ConfigError(f"a key must be a text that is not empty, got {key!r}")
     try:
         safe = _UNSAFE.sub(_quote, key)
         for pattern in (_EMPTY_PART, _DOTS_PART, _METADATA_PART):

@@ -58,8 +58,8 @@ def test_what_keys_look_like(key: str, stored: str) -> None:
     assert encode_key(key) == stored
 
 
-@pytest.mark.parametrize("key", ["", "\ud800"])
-def test_what_cannot_be_a_key(key: str) -> None:
+@pytest.mark.parametrize("key", ["", "\ud800", None, 7, b"bytes", ["a"]])
+def test_what_cannot_be_a_key(key: object) -> None:
     with pytest.raises(ConfigError, match="key"):
         encode_key(key)
 
