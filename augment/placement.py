@@ -1,5 +1,7 @@
 """Where a sample's picture goes: drawn once, applied to its image, its label maps and its coordinates alike."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,6 +27,8 @@ class Placement:
         movement: what happens about the centre: a matrix (3, 3), or, where nothing needs to be interpolated, whether
             the image is mirrored top to bottom, and left to right.
         after: what happens to the output as a map of its pixels, (3, 3); None moves nothing.
+        reduced: the image at hand has sides so many times shorter than ``size`` says, rounded up; all else is measured
+            in the image of full size.
 
     Example:
         >>> placement = Placement((4, 4), (2, 2), (0, 0, 2, 2), (False, True))
@@ -39,6 +43,7 @@ class Placement:
     box: Box
     movement: FloatArray | tuple[bool, bool]
     after: FloatArray | None = None
+    reduced: int = 1
 
     @property
     def matrix(self) -> FloatArray:
@@ -55,9 +60,25 @@ class Placement:
 
         None if more happens, if its edges are not whole or if they lie outside of the image.
         """
-        if self.after is not None or not isinstance(self.movement, tuple):
+        if self.reduced > 1 or self.after is not None or not isinstance(self.movement, tuple):
             return None
         return rectangle(self.size, self.box, self.movement)
+
+    @property
+    def picture_size(self) -> tuple[int, int]:
+        """Height and width of the image at hand."""
+        return -(-self.size[0] // self.reduced), -(-self.size[1] // self.reduced)
+
+    def reduction(self, possible: Sequence[int]) -> int:
+        """Return the largest of some numbers that the image can be reduced by, and 1 if that is none of them.
+
+        The reduced image has at least sqrt(2) times the resolution that the output needs, as one that is turned has
+        before it is sampled (``headrace.augment.resample``).
+        """
+        (a, b, _), (d, e, _), _ = self.matrix.tolist()
+        steps = math.hypot(e, b), math.hypot(d, a)  # pixels of the image per pixel of the output, times the area
+        room = min(steps) / max(abs(a * e - b * d), 1e-12) / math.sqrt(2.0)
+        return max((number for number in possible if number <= room), default=1)
 
     def apply(
         self,
@@ -66,11 +87,14 @@ class Placement:
         out: NDArray[_Value] | None = None,
         interpolation: Interpolation = "bilinear",
     ) -> NDArray[_Value]:
-        """Return what becomes of an image (H, W, C) of this size; ``headrace.augment.resample`` describes the rest.
+        """Return what becomes of the image at hand (H, W, C); ``headrace.augment.resample`` describes the rest.
 
         Raises:
             ShapeError: shapes or dtypes that do not fit together.
         """
+        if self.reduced > 1:
+            enlarged = window((0.0, 0.0, 1.0, 1.0), (self.reduced, self.reduced))
+            return resample(image, self.matrix @ enlarged, self.output, fill, out, interpolation)
         if isinstance(self.movement, tuple) and self.after is None:
             return cut(image, self.box, self.movement, self.output, fill, out, interpolation)
         return resample(image, self.matrix, self.output, fill, out, interpolation)

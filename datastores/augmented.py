@@ -11,6 +11,7 @@
 import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -83,6 +84,9 @@ class AugmentedImageDatastore(Datastore):
             rectangles around the moved ones, cut to the output; one that has left it keeps its row and has no area.
         keypoints: fields with points, float (n, 2): x and y. They are not cut to the output.
         mask_fill: label of what lies outside of the image; 255 is what most losses are told to ignore.
+        reduced_decode: read JPEGs of a megapixel and more at a half, a quarter or an eighth of their size, as long as
+            that leaves sqrt(2) times the resolution that the output needs. Crops and movements are the same, measured
+            in the image of full size, but pixels differ a little (about 42 dB; README, "Speed"). Only for files.
 
     Raises:
         ConfigError: settings that cannot work, alone or together.
@@ -115,6 +119,7 @@ class AugmentedImageDatastore(Datastore):
         boxes: Sequence[str] = (),
         keypoints: Sequence[str] = (),
         mask_fill: int = 255,
+        reduced_decode: bool = False,
     ) -> None:
         if augment is not None and not isinstance(augment, ImageAugmenter):
             raise ConfigError(f"augment must be an ImageAugmenter, got {augment!r}: colors belong to photometric=")
@@ -131,6 +136,9 @@ class AugmentedImageDatastore(Datastore):
                 f"{type(self.source).__name__} gives images and labels, and no fields {sorted(self.joint.names)}: "
                 "write a Datastore whose samples have them as arrays, for example by decode_mask()"
             )
+        if reduced_decode and not isinstance(self.source, ImageSource):
+            raise ConfigError(f"reduced_decode is about image files, and {self.source!r} gives arrays: leave it out")
+        self.reduced_decode = reduced_decode
         self._decode = Decoder(color)
         self._size, self._channels = _output(output_size, color)
         fill = () if augment is None or isinstance(augment.fill_value, int) else augment.fill_value
@@ -156,8 +164,7 @@ class AugmentedImageDatastore(Datastore):
             raise IndexError(f"sample ids must be in 0 .. {len(self) - 1}, got {index}")
         ids = np.array([index], np.int64)
         with closing(self._groups(ids, draw, Clock())) as groups:
-            sample = next(groups)[0]
-        placement = self._placement(index, sample, next(self._drawn(ids, draw)))
+            sample, placement = next(groups)[0]
         for name in (*self._pictures, *self.joint.others):
             sample[name] = self._moved(index, sample, name, placement)
         if self.photometric:
@@ -191,13 +198,11 @@ class AugmentedImageDatastore(Datastore):
         Raises:
             DecodeError, FieldError, ShapeError: a sample cannot be made; the message says which.
         """
-        drawn = self._drawn(ids, draw)
-        clock.lap(Stage.AUGMENT)
         first = 0
         with closing(self._groups(ids, draw, clock)) as groups:
-            for samples in groups:
-                part = slice(first, first + len(samples))
-                placements = list(map(self._placement, ids[part].tolist(), samples, drawn))
+            for group in groups:
+                part = slice(first, first + len(group))
+                samples, placements = zip(*group, strict=True)
                 self._write(ids[part].tolist(), samples, placements, {name: rows[name][part] for name in rows})
                 first = part.stop
                 clock.lap(Stage.AUGMENT)
@@ -216,24 +221,28 @@ class AugmentedImageDatastore(Datastore):
         augment = None if self.augment is None else self.augment.settings
         settings = (self._size, self._channels, self.crop, self.color, augment, self.photometric, self.joint)
         policy = () if self.policy is None else (self.policy,)
-        return fingerprint_of(type(self).__qualname__, self.source.fingerprint, *settings, *policy)
+        reduced = ("reduced",) if self.reduced_decode else ()
+        return fingerprint_of(type(self).__qualname__, self.source.fingerprint, *settings, *policy, *reduced)
 
     def locate(self, index: int) -> str:
         """Say where sample ``index`` comes from: what the source says."""
         return place_of(self.source, index)
 
-    def _groups(self, ids: IntArray, draw: Draw, clock: Clock) -> Generator[list[Sample]]:
+    def _groups(self, ids: IntArray, draw: Draw, clock: Clock) -> Generator[list[tuple[Sample, Placement]]]:
         """Read samples, a few at a time if they are small; their images are valid until the next ones are asked for.
 
         Doing the same thing to many images, and then the next thing, is faster than all to each in turn.
         """
+        drawn = self._drawn(ids, draw)
+        clock.lap(Stage.AUGMENT)
         if isinstance(self.source, ImageSource):
             files = self.source.encoded(ids)
             clock.lap(Stage.READ)
-            group, size, row_bytes = list[Sample](), 0, math.prod(self._size) * 3
-            for index, file in zip(ids.tolist(), files, strict=True):
-                image = self._decode(file.data, partial(self.locate, index))
-                group.append({"image": image} if file.label is None else {"image": image, "label": file.label})
+            group, size, row_bytes = list[tuple[Sample, Placement]](), 0, math.prod(self._size) * 3
+            for index, file, numbers in zip(ids.tolist(), files, drawn, strict=True):
+                image, placement = self._decoded(index, file.data, numbers)
+                labels = {} if file.label is None else {"label": file.label}
+                group.append(({"image": image, **labels}, placement))
                 size += image.nbytes + row_bytes
                 if image.nbytes > OWN_BYTES or size > _GROUP_BYTES:
                     clock.lap(Stage.DECODE)
@@ -244,15 +253,26 @@ class AugmentedImageDatastore(Datastore):
                 yield group
             return
         with closing(self.source.sample_many(ids, draw)) as samples:
-            for index, found in zip(ids.tolist(), samples, strict=True):
-                sample = dict(found)
+            for index, found, numbers in zip(ids.tolist(), samples, drawn, strict=True):
+                sample: Sample = dict(found)
                 clock.lap(Stage.READ)
                 for name in self._pictures:
                     sample[name] = self._pixels(sample, index, name)
                 clock.lap(Stage.DECODE)
-                yield [sample]
+                yield [(sample, self._placement(index, sample["image"].shape[:2], numbers))]
 
-    def _write(self, ids: list[int], samples: list[Sample], placements: list[Placement], rows: Rows) -> None:
+    def _decoded(self, index: int, data: bytes, drawn: _Drawn) -> tuple[Pixels, Placement]:
+        """Return an image, maybe reduced, and where it goes; that is chosen by its full size in any case."""
+        reductions = self._decode.reductions(data) if self.reduced_decode else None
+        if reductions is None:
+            image = self._decode(data, partial(self.locate, index))
+            return image, self._placement(index, image.shape[:2], drawn)
+        size, possible = reductions
+        placement = self._placement(index, size, drawn)
+        placement = replace(placement, reduced=placement.reduction(possible))
+        return self._decode(data, partial(self.locate, index), placement.reduced), placement
+
+    def _write(self, ids: list[int], samples: Sequence[Sample], placements: Sequence[Placement], rows: Rows) -> None:
         for name, column in rows.items():
             if name in self._pictures:
                 for row in cut_together([sample[name] for sample in samples], placements, column):
@@ -304,14 +324,13 @@ class AugmentedImageDatastore(Datastore):
         changed: Pixels = tensor.permute(0, 2, 3, 1).numpy()
         return changed
 
-    def _placement(self, index: int, sample: Sample, drawn: _Drawn) -> Placement:
+    def _placement(self, index: int, size: tuple[int, int], drawn: _Drawn) -> Placement:
         numbers, movement, after = drawn
-        height, width = sample["image"].shape[:2]
         try:
-            box = self.crop.box((height, width), self._size, numbers)
+            box = self.crop.box(size, self._size, numbers)
         except ShapeError as error:
             raise ShapeError(f"{self.locate(index)}: {error}") from error
-        return Placement((height, width), self._size, box, movement, after)
+        return Placement(size, self._size, box, movement, after)
 
     def _moved(self, index: int, sample: Sample, name: str, placement: Placement) -> NDArray[Any]:
         """Return a field as the placement moves it."""
@@ -333,7 +352,7 @@ class AugmentedImageDatastore(Datastore):
                 'color="rgb" or "gray" to make all images alike'
             )
         try:
-            if picture.shape[:2] != placement.size:
+            if picture.shape[:2] != placement.picture_size:
                 raise ShapeError(different_size(name, picture, placement))
             return placement.apply(picture, self._fill, out)
         except ShapeError as error:

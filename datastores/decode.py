@@ -14,6 +14,7 @@
 | 32-bit integers and floats | an error: nothing says which value is white |
 | truncated or damaged data | an error, also where a part could be read |
 | more pixels than ``max_pixels`` | an error, found in the header before anything is decoded |
+| the same, read at a half, a quarter or an eighth | the size it is read at counts |
 | a JPEG whose scans go over more than 2**32 pixels in sum | an error: such files keep a decoder busy for minutes |
 
 A label map has rules of its own (``decode_mask``), since its values are names and not brightnesses:
@@ -28,7 +29,9 @@ A label map has rules of its own (``decode_mask``), since its values are names a
 | orientation, frames, limits, damaged data | as for images |
 
 JPEGs of the usual kinds are decoded by simplejpeg where it is installed (extra ``fast``), all else by Pillow. Both use
-libjpeg-turbo with the accurate DCT and smooth chroma upsampling, and their results are equal bit for bit.
+libjpeg-turbo with the accurate DCT and smooth chroma upsampling, and their results are equal bit for bit, also where a
+JPEG is read at a half, a quarter or an eighth of its size: the smaller image is made from the lower frequencies of each
+block, which saves most of the work but for reading the bits (``Decoder.reductions``).
 """
 
 import io
@@ -45,6 +48,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
 from ..errors import ConfigError, DecodeError
 from .exif import PREFIX, orientation_of
@@ -64,6 +68,10 @@ MAX_PIXELS = 2**27
 #: Pixels of at most this many bytes get memory of their own, which costs nothing; larger ones go to a scratch buffer,
 #: since fresh memory for each would cost page faults. A buffer that grew beyond the second limit is not kept.
 OWN_BYTES, _KEPT_BYTES = 2**16, 2**26
+
+#: What a JPEG can be reduced by, and the pixels from which on that saves more time than whoever scales it has to spend
+#: on edges that are no longer whole.
+_REDUCTIONS, _LARGE = (2, 4, 8), 2**20
 
 #: Pixels that all scans of a JPEG may go through together: about five seconds. Cameras make up to about ten scans.
 _MAX_SCANNED = 2**32
@@ -183,12 +191,33 @@ class Decoder(threading.local):
     def __reduce__(self) -> tuple[Callable[..., "Decoder"], tuple[object, ...]]:
         return _decoder, (self.color, self.apply_orientation, self.max_pixels)
 
-    def __call__(self, data: bytes, where: Callable[[], str]) -> Pixels:
+    def reductions(self, data: bytes) -> tuple[tuple[int, int], tuple[int, ...]] | None:
+        """Return the height and width of a large JPEG, and what it can be reduced by; None for all other files.
+
+        Large are JPEGs of a megapixel and more. One that is turned is only reduced by what divides both of its sides,
+        so that the first pixel always begins at the image's edge. Progressive ones are read in full: their decoder
+        spends its time and memory on them before anything could be reduced.
+
+        Args:
+            data: the whole file, whatever it is.
+        """
+        header = self._header_of(data)
+        if header is None or header.several_scans or header.width * header.height < _LARGE:
+            return None
+        height, width, orientation = header.height, header.width, 1
+        if header.exif and self.apply_orientation:
+            orientation = orientation_of(header.exif)
+        exact = tuple(n for n in _REDUCTIONS if orientation == 1 or (height % n == 0 and width % n == 0))
+        return ((width, height) if orientation >= 5 else (height, width)), exact
+
+    def __call__(self, data: bytes, where: Callable[[], str], reduced: int = 1) -> Pixels:
         """Return the pixels of an image file, for a short time.
 
         Args:
             data: the whole file.
             where: called only if an error needs to say which file it is.
+            reduced: 1, or one of what ``reductions`` returned for this file: sides become so many times shorter,
+                rounded up.
 
         Returns:
             uint8 (H, W, C), maybe read-only, and with strides of any kind where the image was turned. More than 64 KiB
@@ -198,23 +227,25 @@ class Decoder(threading.local):
             DecodeError: the bytes are no image that can be read, whatever the reason.
         """
         try:
-            pixels, exif = self._usual_jpeg(data) or self._any(data)
+            pixels, exif = self._usual_jpeg(data, reduced) or self._any(data, reduced)
         except Exception as error:  # Pillow's readers raise nearly every type there is
             raise DecodeError(_complaint(data, error, where())) from error
         return _TURNS[orientation_of(exif)](pixels) if exif and self.apply_orientation else pixels
 
-    def _usual_jpeg(self, data: bytes) -> tuple[Pixels, bytes] | None:
+    def _usual_jpeg(self, data: bytes, reduced: int = 1) -> tuple[Pixels, bytes] | None:
         turbo = _simplejpeg()
         header = self._header_of(data) if turbo else None
         if turbo is None or header is None:
             return None
-        _check_size(header.width, header.height, self.max_pixels)
+        height, width = -(-header.height // reduced), -(-header.width // reduced)
+        _check_size(width, height, self.max_pixels)
         if header.several_scans:
             _check_scans(data, header.width, header.height)
         gray = header.channels == 1 and self.color != "rgb"
-        room = self._room(header.height * header.width * (1 if gray else 3))
+        room = self._room(height * width * (1 if gray else 3))
+        least = (height, width) if reduced > 1 else (0, 0)
         try:
-            pixels: Pixels = turbo.decode_jpeg(data, "GRAY" if gray else "RGB", buffer=room)
+            pixels: Pixels = turbo.decode_jpeg(data, "GRAY" if gray else "RGB", False, False, *least, buffer=room)
         except ValueError:  # damaged, or of a kind that it does not know: Pillow's verdict is the rule
             return None
         if self.color == "gray" and not gray:
@@ -227,8 +258,9 @@ class Decoder(threading.local):
             self._header = _jpeg_header(data)
         return self._header
 
-    def _any(self, data: bytes) -> tuple[Pixels, bytes]:
-        with _loaded(data, self.max_pixels) as image:
+    def _any(self, data: bytes, reduced: int = 1) -> tuple[Pixels, bytes]:
+        opened = _loaded(data, self.max_pixels) if reduced == 1 else _loaded_reduced(data, self.max_pixels, reduced)
+        with opened as image:
             return convert(image, self.color), _exif(image)
 
     def _room(self, size: int) -> Pixels | None:
@@ -310,6 +342,17 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
         _check_size(image.width, image.height, max_pixels)
         if kind == "JPEG":
             _check_scans(data, image.width, image.height)
+        image.load()
+        yield image
+
+
+@contextmanager
+def _loaded_reduced(data: bytes, max_pixels: int, reduced: int) -> Iterator[Image.Image]:
+    """Decode a JPEG of one scan at a part of its size; ``Image.open`` would measure all of it by Pillow's own limit."""
+    with QUIET, JpegImageFile(io.BytesIO(data)) as image:
+        width, height = image.size
+        _check_size(-(-width // reduced), -(-height // reduced), max_pixels)
+        image.draft(None, (width // reduced, height // reduced))
         image.load()
         yield image
 
