@@ -123,6 +123,11 @@ class Meter:
         self._made += rows
         self._stage_seconds = [a + b for a, b in zip(self._stage_seconds, seconds, strict=True)]
 
+    @property
+    def row_seconds(self) -> float:
+        """Seconds that a row has taken, all stages together; 0 before the first one."""
+        return sum(self._stage_seconds) / max(self._made, 1)
+
     def report(self, workers: int) -> LoaderReport:
         """Return what was collected so far."""
         stages = {stage.name.lower(): self._stage_seconds[stage] / max(self._made, 1) for stage in Stage}

@@ -29,6 +29,8 @@ from .slots import SharedFile, SlotLayout, SlotRing
 __all__ = ["ProcessPool"]
 
 _MAX_DEATHS = 3  # workers that one task may kill before its sample is blamed
+_TASK_SECONDS = 0.02  # that a task should take,
+_MIN_TASK_ROWS, _MAX_TASK_ROWS = 16, 256  # within these limits
 _MAX_DEPTH = 32  # tasks in one worker's hands: their messages must fit into the pipe's buffer
 
 
@@ -66,7 +68,6 @@ class ProcessPool:
         self._source = source
         self._action = on_error.action
         self._meter = meter
-        self._task_rows = _rows_per_task(layout, workers)
         file = SharedFile()
         self._ring = SlotRing(file, layout, slots, pin=pin)
         self._crew = Crew(source, file, self._ring, on_error.action, method, timeout)
@@ -102,8 +103,9 @@ class ProcessPool:
         """Order a batch: its tasks wait in line behind those of earlier batches."""
         with self._intact():
             ticket = Ticket(ids, draw, self._ring.acquire())
-            for first_row in range(0, len(ids), self._task_rows):
-                self._order(ticket, first_row, ids[first_row : first_row + self._task_rows])
+            rows = _rows_per_task(self._ring.layout.rows, self.workers, self._meter.row_seconds)
+            for first_row in range(0, len(ids), rows):
+                self._order(ticket, first_row, ids[first_row : first_row + rows])
             self._hand_out(self._pace.depth)
         return ticket
 
@@ -264,11 +266,17 @@ class _Pace:
         return min(2 + math.ceil(self._away_seconds / max(self._task_seconds, 1e-6)), _MAX_DEPTH)
 
 
-def _rows_per_task(layout: SlotLayout, workers: int) -> int:
+def _rows_per_task(batch_rows: int, workers: int, row_seconds: float) -> int:
     """Choose how many rows make a task.
 
-    Enough that what is done once per task (its message, its random numbers; about 300 microseconds) is small beside its
-    rows, few enough that every worker has several tasks of a batch: 16 or 32 photos, up to 256 thumbnails.
+    Enough that what is done once per task (its message, its random numbers, calls for many small images at once; about
+    half a millisecond) is small beside its rows, few enough that a slow task delays little and that all workers have
+    some: about 20 photos, up to 256 thumbnails, 16 as long as nothing is known.
+
+    Args:
+        batch_rows: rows of a batch; at least two are in flight.
+        workers: number of processes.
+        row_seconds: what a row has taken so far; 0: nothing is known.
     """
-    least, most = (16, 32) if layout.schema.row_bytes > 16384 else (64, 256)
-    return min(most, max(least, math.ceil(layout.rows / (4 * workers))))
+    most = min(_MAX_TASK_ROWS, 2 * batch_rows // workers)
+    return max(_MIN_TASK_ROWS, min(most, int(_TASK_SECONDS / row_seconds) if row_seconds else 0))

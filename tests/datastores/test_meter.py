@@ -56,7 +56,9 @@ def test_a_meter_counts_what_happens() -> None:
             time.sleep(0.01)
             meter.given(rows=5)
             time.sleep(0.02)
+    assert meter.row_seconds == 0
     meter.add_task(10, [0.1, 0.2, 0.3])
+    assert meter.row_seconds == pytest.approx(0.06)
     found = meter.report(workers=2)
     assert (found.batches, found.rows, found.queue) == (4, 20, 1.0), (
         "the first batch of an iteration pays for the start"
