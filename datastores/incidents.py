@@ -87,9 +87,11 @@ def is_exhaustion(error: BaseException | None) -> bool:
     No sample is to blame for that, and none may take another's place because of it: a batch would depend on the
     machine.
     """
-    while error is not None:
+    seen = set[int]()  # an error object that is raised again and again can be among its own causes
+    while error is not None and id(error) not in seen:
         if isinstance(error, OSError) and error.errno in _EXHAUSTION:
             return True
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
 
