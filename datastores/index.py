@@ -89,6 +89,9 @@ class ShardEntry:
         samples: number of samples in it.
         offsets_sha256: of its packed offset table, so of its keys, fields and sizes.
         sha256: of the tar itself; None where the index was made without reading it.
+
+    Raises:
+        ConfigError: a value that no shard can have.
     """
 
     name: str
