@@ -54,6 +54,15 @@ def test_two_maps_of_one_file_see_the_same_rows() -> None:
     assert [rows["label"].tolist() for rows in lent] == [[slot + 10] * 4 for slot in range(5)]
 
 
+def test_slots_have_their_memory_before_they_are_used() -> None:
+    file = SharedFile()
+    ring = SlotRing(file, SlotLayout(SCHEMA, 1000), 3)
+    for slots in (3, 4):
+        assert os.fstat(file.descriptor).st_blocks * 512 >= slots * ring.layout.slot_bytes
+        while ring.acquire() < 3:
+            pass
+
+
 def test_a_slot_comes_back_with_its_last_view() -> None:
     ring = SlotRing(SharedFile(), SlotLayout(SCHEMA, 6), 1)
     slot = ring.acquire()
