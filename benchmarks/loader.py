@@ -286,7 +286,7 @@ def report(results: dict[str, dict[str, list[float]]], workers: int) -> None:
         share = statistics.median(rate / kernel for rate, kernel in zip(rates, kernels, strict=True))
         spread = f"{min(rates):.0f} .. {max(rates):.0f}"
         line = (
-            f"{name:14}{statistics.median(rates):8.0f}{spread:>16}{share:12.2f}{statistics.median(result['cpu']):12.2f}"
+            f"{name:14}{statistics.median(rates):8.0f}{spread:>16}{share:12.2f}{statistics.median(result['cpu']):12.3f}"
         )
         print(line + ("" if "kernel" in name else f"{result['first'][0]:15.2f}{result['memory'][0]:8.0f}"))
     for other in ("torchvision", "webdataset"):
