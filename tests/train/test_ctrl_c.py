@@ -104,12 +104,12 @@ def test_ctrl_c_while_a_batch_is_made_is_not_put_off() -> None:
 
 
 _SCRIPT = """
-import dataclasses, signal, sys, time
+import dataclasses, os, signal, sys, time
 from test_ctrl_c import _CONFIG, Loader, Model, Pairs, _optimizer, cross_entropy, fit, weights_sha256
 
 model = Model(lambda _: time.sleep(0.005))
 optimizer, loader = _optimizer(model), Loader(Pairs(), 8, workers=int(sys.argv[1]))
-config = dataclasses.replace(_CONFIG, max_epochs=20)
+config = dataclasses.replace(_CONFIG, max_epochs=8)
 stopped = 0
 while True:
     try:
@@ -120,8 +120,9 @@ while True:
         break
     except KeyboardInterrupt:  # it came while a fit was set up or taken down
         pass
-print(stopped, loader.epoch, loader.step, weights_sha256(model))
 loader.close()
+print(stopped, loader.epoch, loader.step, weights_sha256(model), flush=True)
+os._exit(0)  # the end of the interpreter brings the usual Ctrl-C back
 """
 
 
@@ -136,13 +137,15 @@ def test_ctrl_c_at_any_moment_loses_no_step(workers: int, tmp_path: Path) -> Non
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     ) as process:
         assert process.stdout is not None
-        rng = random.Random(0)
+        rng, presses = random.Random(0), 8
         while (line := process.stdout.readline()) == "go\n":  # one press each time: a second one would not wait
-            time.sleep(rng.uniform(0, 0.15))
-            process.send_signal(signal.SIGINT)
+            if presses:
+                time.sleep(rng.uniform(0, 0.3))
+                process.send_signal(signal.SIGINT)
+                presses -= 1
         stopped, *rest = line.split()
-    assert int(stopped) >= 3
-    assert rest == ["20", "0", _whole(20)]
+    assert int(stopped) >= 1
+    assert rest == ["8", "0", _whole(8)]
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_step() -> None:
