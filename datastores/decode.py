@@ -2,10 +2,11 @@
 
 | found | rule |
 |---|---|
-| JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, MPO; AVIF where Pillow has it | read; all else is an error |
-| several frames or pages | the first |
+| JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, MPO | read; all else is an error |
+| AVIF; HEIC | read where Pillow has it; with the extra ``heic`` |
+| several frames or pages | the first; of HEIC the one that it names as its primary image |
 | EXIF orientation 2 .. 8 | applied; other values are ignored. Only EXIF counts (all pieces of a block), XMP does not |
-| TIFF orientation | always applied |
+| TIFF and HEIC orientation | always applied |
 | transparency: an alpha channel, transparent palette entries or colours | composited on white |
 | 16 bits per channel | the upper 8 bits, so 65535 becomes 255 |
 | palette, 1 bit | expanded |
@@ -52,6 +53,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from ..errors import ConfigError, DecodeError
 from .exif import PREFIX, orientation_of
+from .heif import codec_of, load_heic_reader
 from .quiet import QUIET
 
 __all__ = ["MAX_PIXELS", "OWN_BYTES", "Color", "Decoder", "Pixels", "convert", "decode", "decode_mask"]
@@ -95,8 +97,6 @@ _SIGNATURES = (
     *((0, b"P%d" % number, "PPM") for number in range(1, 7)),
     (0, b"II*\0", "TIFF"),
     (0, b"MM\0*", "TIFF"),
-    (4, b"ftypavif", "AVIF"),
-    (4, b"ftypavis", "AVIF"),
 )
 
 
@@ -328,9 +328,11 @@ def _decoder(color: Color, apply_orientation: bool, max_pixels: int) -> Decoder:
 @contextmanager
 def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     """Decode an image with the one reader that its first bytes name."""
-    kind = next((name for at, magic, name in _SIGNATURES if data.startswith(magic, at)), None)
+    kind = next((name for at, magic, name in _SIGNATURES if data.startswith(magic, at)), None) or codec_of(data)
     if kind is None:
         raise DecodeError("no image format that is read here begins like this")
+    if kind == "HEIF":
+        load_heic_reader()
     for load_readers in (Image.preinit, Image.init):  # the common ones, then all
         if kind not in Image.OPEN:
             load_readers()

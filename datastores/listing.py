@@ -22,7 +22,10 @@ from .storage import os_failure
 __all__ = ["EMPTY_FILE", "IMAGE_EXTENSIONS", "ImageFiles", "extension", "list_images", "natural_key"]
 
 #: Formats that ``decode`` reads, as file extensions in lower case.
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm", "avif")
+IMAGE_EXTENSIONS = (
+    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm", "avif",
+    "heic", "heif", "hif",
+)  # fmt: skip
 
 #: The reason under which image files of no bytes are counted.
 EMPTY_FILE = "empty file"

@@ -28,7 +28,7 @@ __all__ = ["add_arguments", "run"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _KEPT_OPTIONS = ("shard_bytes", "shard_samples", "labels", "skip_bad", "keep_extensions")
-_PILLOW_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "PPM", "TIFF", "AVIF")
+_PILLOW_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "PPM", "TIFF", "AVIF", "HEIF")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -211,7 +211,11 @@ def _check_header(data: bytes, path: str) -> None:
 
     from PIL import Image
 
+    from ..datastores.heif import codec_of, load_heic_reader
+
     try:
+        if codec_of(data) == "HEIF":
+            load_heic_reader()
         Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS).close()
     except Image.DecompressionBombError:
         return  # a large image is an image

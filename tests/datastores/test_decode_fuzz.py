@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pictures import encode, exif, photo, with_exif
 from PIL import Image, features
 
 from headrace.datastores.decode import Decoder, decode, decode_mask
+from headrace.datastores.heif import load_heic_reader
 from headrace.errors import DecodeError
 
 PHOTO = photo(23, 31)
@@ -52,6 +54,9 @@ def files() -> dict[str, bytes]:
     found["PPM text"] = b"P3\n# six\n3 2\n255\n" + b"1 2 3 " * 6
     if "avif" in features.get_supported():
         found["AVIF"] = encode(PHOTO, "AVIF")
+    if find_spec("pillow_heif"):
+        load_heic_reader()
+        found["HEIC"] = encode(PHOTO, "HEIF")
     return found
 
 
