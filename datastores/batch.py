@@ -84,6 +84,11 @@ class Batch:
         """Rows of this batch on this rank."""
         return len(self.ids)
 
+    def rows(self, start: int, stop: int) -> "Batch":
+        """Return a batch that views rows ``start`` to ``stop`` (excluded) of this one."""
+        fields = {name: tensor[start:stop] for name, tensor in self.fields.items()}
+        return Batch(fields, self.ids[start:stop], self.valid[start:stop], self.epoch, self.step)
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the batch with all its tensors on ``device``."""
         fields = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.fields.items()}

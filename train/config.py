@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ..datastores.plan import LastBatch, Shuffle
 from ..errors import ConfigError
+from .clipping import Clip, check_clip
 
 __all__ = ["DEFAULTS", "Keep", "OnNonfinite", "ProgressStyle", "TrainConfig"]
 
@@ -16,7 +17,7 @@ OnNonfinite: TypeAlias = Literal["stop"]
 
 _CHOICES = {"shuffle": Shuffle, "last_batch": LastBatch, "keep": Keep, "progress": ProgressStyle}
 _LEAST = {"max_epochs": 1, "batch_size": 1, "seed": 0, "prefetch": 1, "log_every": 1}
-_LEAST_OR_NONE = {"max_steps": 1, "patience": 1}
+_LEAST_OR_NONE = {"max_steps": 1, "patience": 1, "micro_batch": 1}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -31,6 +32,12 @@ class TrainConfig:
         seed: 0 <= seed < 2**64, of the order of samples, of augmentation, and of what the model draws (dropout).
         workers: background processes that make batches; 0: this process does; "auto": as many as it takes.
         prefetch: batches that are made ahead of the one in use.
+        micro_batch: rows that go through the model together; a step then takes several passes, and its gradient is that
+            of the whole batch. None: the whole batch.
+        clip: gradients that are too long are shortened before each update: ("norm", 1.0) all together, ("each", 1.0)
+            each parameter's alone, ("value", 1.0) number by number. None: never.
+        ema_decay: in 0 .. 1: an exponential moving average of the weights is kept with this decay, validated instead of
+            the weights, and what the model has at the end. None: no average.
         shuffle: order of samples: "global", "window", "once" or "never" (see ``Plan``).
         last_batch: of an epoch, when the samples do not fill it: "drop", "pad" or "keep". Rows that only pad a batch
             count neither in the loss nor in metrics.
@@ -57,6 +64,9 @@ class TrainConfig:
     max_steps: int | None = None
     batch_size: int = 128
     seed: int = 0
+    micro_batch: int | None = None
+    clip: Clip | None = None
+    ema_decay: float | None = None
     workers: int | Literal["auto"] = 0
     prefetch: int = 4
     shuffle: Shuffle = "global"
@@ -78,6 +88,8 @@ class TrainConfig:
                 _check_count(name, getattr(self, name), least)
         for name, choices in (*_CHOICES.items(), ("on_nonfinite", OnNonfinite)):
             _check_choice(name, getattr(self, name), get_args(choices))
+        check_clip(self.clip)
+        _check_decay(self.ema_decay)
         if self.seed >= 2**64:
             raise ConfigError(f"seed must be below 2**64, got {self.seed}")
         if self.workers != "auto":
@@ -94,6 +106,11 @@ def _check_count(name: str, value: Any, least: int, alternative: str = "") -> No
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         wanted = f"a whole number >= {least} {alternative}".strip()
         raise ConfigError(f"{name} must be {wanted}, got {value!r}")
+
+
+def _check_decay(decay: Any) -> None:
+    if decay is not None and not (isinstance(decay, float) and 0 <= decay < 1):
+        raise ConfigError(f"ema_decay must be a float of at least 0 and below 1, or None, got {decay!r}")
 
 
 def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:

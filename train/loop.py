@@ -18,6 +18,7 @@ from .history import History
 from .loading import Data
 from .metrics import Metric
 from .prepare import Prepare
+from .rates import ScheduleLike
 from .report import Report
 from .run import OptimizerLike, Run, StopReason
 from .validation import Validator
@@ -95,6 +96,7 @@ def fit(
     validation: Data | None = None,
     *,
     metrics: Mapping[str, Metric] | None = None,
+    schedule: ScheduleLike | None = None,
     prepare: Prepare | None = None,
     on_event: OnEvent | None = None,
 ) -> FitResult:
@@ -114,6 +116,8 @@ def fit(
         config: the settings.
         validation: as ``data``; a ready Loader must drop nothing.
         metrics: name -> metric, measured at each validation.
+        schedule: how learning rates change: a schedule such as ``Cosine()``, or a factory that makes a torch scheduler
+            of the optimizer; None: not at all.
         prepare: makes (inputs, targets) of a batch that is on the device; None: images as float32 in [0, 1], and
             labels.
         on_event: called as ``on_event(event, state)`` at "start", after each "step", "validation" and "epoch", and when
@@ -143,17 +147,21 @@ def fit(
         raise ConfigError("one Loader cannot serve training and validation, which take turns: make one for each")
     with (
         Validator(validation, loss, metrics, config, prepare) as validator,
-        Run(model, data, optimizer, config, prepare=prepare, validation_names=validator.names) as run,
+        Run(
+            model, data, optimizer, config, schedule=schedule, prepare=prepare, validation_names=validator.names
+        ) as run,
     ):
         tell = _Teller(on_event, run, validator)
         try:
             with held():
                 tell("start")
                 for step in run:
-                    outputs = model(step.inputs)
-                    if prepare is None:
-                        check_labels(loss, outputs, step.host)
-                    step.backward(loss(step.without_padding(outputs), step.without_padding(step.targets)))
+                    for part in step.parts():
+                        outputs = model(part.inputs)
+                        if prepare is None:
+                            check_labels(loss, outputs, part.host)
+                        value = loss(part.without_padding(outputs), part.without_padding(part.targets))
+                        step.backward(value, part.samples)
                     step.update()
                     tell("step")
                     if validator.is_due(step, run) and run.check_finite():

@@ -9,7 +9,15 @@ from ..augment.normalize import Normalize
 from ..datastores.batch import Batch
 from ..errors import ConfigError, ShapeError
 
-__all__ = ["Prepare", "describe", "images_and_labels", "inputs_and_targets", "normalized_images", "select_rows"]
+__all__ = [
+    "Prepare",
+    "describe",
+    "images_and_labels",
+    "inputs_and_targets",
+    "normalized_images",
+    "scaled_images",
+    "select_rows",
+]
 
 #: Makes (inputs, targets) of a batch that is already on the device.
 Prepare: TypeAlias = Callable[[Batch], tuple[Any, Any]]
@@ -23,9 +31,18 @@ def images_and_labels(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     Raises:
         FieldError: the batch has no "image" or no "label".
     """
+    return scaled_images(batch), batch.labels
+
+
+def scaled_images(batch: Batch) -> torch.Tensor:
+    """Return images as ``images_and_labels`` does, alone.
+
+    Raises:
+        FieldError: the batch has no "image".
+    """
     images = batch.images
     scaled = images.to(torch.float32)
-    return (scaled.div_(255) if images.dtype == torch.uint8 else scaled), batch.labels
+    return scaled.div_(255) if images.dtype == torch.uint8 else scaled
 
 
 def normalized_images(normalization: Normalize) -> Prepare:

@@ -4,7 +4,8 @@ Flow: loader -> batch on the device -> ``Step`` (your forward, ``step.backward(l
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
@@ -14,15 +15,19 @@ from torch import nn
 from ..datastores.batch import Batch
 from ..datastores.interrupt import allowed, held
 from ..errors import ConfigError
+from .average import WeightAverage
 from .checks import check_optimizer, check_padding, trainable_parameters
+from .clipping import clip_gradients
 from .config import DEFAULTS, TrainConfig
 from .device import DeviceFeed, choose_device, mode, restored_generators, seed_step
 from .history import History
 from .loading import Data, training_loader
 from .prepare import Prepare
 from .progress import Progress
+from .rates import Rates, ScheduleLike
 from .recorder import Recorder
 from .report import Phase, Report
+from .schedule import Span
 from .step import Step
 
 __all__ = ["OptimizerLike", "Run", "StopReason"]
@@ -54,6 +59,8 @@ class Run:
             and whose position is where the run starts.
         optimizer: a torch optimizer over the model's parameters, or a factory that is given their list.
         config: the settings. ``validate_every``, ``patience`` and ``keep`` are for ``fit`` and do nothing here.
+        schedule: how learning rates change: a schedule such as ``Cosine()``, or a factory that makes a torch scheduler
+            of the optimizer; None: not at all.
         prepare: makes ``step.inputs`` and ``step.targets`` of a batch on the device; None: images as float32 in [0, 1],
             and labels.
         validation_names: of the values that you will ``record``, the columns of the CSV file.
@@ -61,6 +68,7 @@ class Run:
     Attributes:
         loader: where batches come from.
         optimizer: the optimizer, also if it came from a factory.
+        average: of the weights, if the config has an ``ema_decay``.
         device: where the model computes.
         feed: carries batches there.
         history: the rows so far.
@@ -94,6 +102,7 @@ class Run:
         optimizer: OptimizerLike,
         config: TrainConfig = DEFAULTS,
         *,
+        schedule: ScheduleLike | None = None,
         prepare: Prepare | None = None,
         validation_names: Sequence[str] = (),
     ) -> None:
@@ -103,7 +112,7 @@ class Run:
         self.stop_reason: StopReason | None = None
         self.message = ""
         self._prepare = prepare
-        parameters = trainable_parameters(model)
+        self._parameters = parameters = trainable_parameters(model)
         if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
             check_optimizer(optimizer, parameters)
         self.loader = training_loader(data, config, pin_memory=self.device.type == "cuda")
@@ -118,6 +127,8 @@ class Run:
             )
         model.to(self.device)
         self.optimizer = _optimizer_on_device(optimizer, parameters)
+        self._rates = Rates(schedule, self.optimizer, Span(self.total_steps, len(self.loader)))
+        self.average = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
         self.history = History(config.csv, validation_names)
         self._progress = Progress(config.progress, self.step, self.total_steps)
         self._recorder = Recorder(self.history, self._progress)
@@ -201,13 +212,17 @@ class Run:
         self._lap_unless_hidden(Phase.START if self.last_step is None else Phase.WAIT)
         batch = self.feed.move(host)
         self._lap_unless_hidden(Phase.TRANSFER)
-        seed_step(self.device, self.loader.plan.seed, host.epoch, host.step)
+        seed = partial(seed_step, self.device, self.loader.plan.seed, host.epoch, host.step)
+        seed()
+        self._rates.before(host.epoch * len(self.loader) + host.step)
         return Step(
             host,
             batch,
+            self._prepare,
             number=host.epoch * len(self.loader) + host.step + 1,
             is_epoch_end=host.step + 1 == len(self.loader),
-            prepare=self._prepare,
+            part_rows=self.config.micro_batch,
+            seed=seed,
             finish=self._update,
         )
 
@@ -220,12 +235,20 @@ class Run:
         # on a GPU the loss is unknown until somebody waits for it, and that would leave the device without work
         may_wait = self.device.type == "cpu" or step.number % self.config.log_every == 0
         if not may_wait or self._read_losses():
-            self.optimizer.step()
+            self._change_weights()
             self.step = step.number
         self.optimizer.zero_grad()
         self.feed.mark()
         self._progress.step()
         self._recorder.watch.lap(Phase.COMPUTE)
+
+    def _change_weights(self) -> None:
+        if self.config.clip is not None:
+            clip_gradients(self._parameters, self.config.clip)
+        self.optimizer.step()
+        self._rates.after()
+        if self.average is not None:
+            self.average.update()
 
     def _end(self, step: Step) -> None:
         if not step.is_done:
@@ -270,17 +293,25 @@ class Run:
     def record(self, validation: Mapping[str, float]) -> None:
         """Write a row of the history that ends with this step and has ``validation`` values.
 
+        A ``ReduceLROnPlateau`` is told the value named "loss".
+
         Raises:
             ConfigError: a name is not among ``validation_names``.
         """
         self._write_row(validation)
+        if "loss" in validation:
+            self._rates.validated(validation["loss"])
 
     @contextmanager
     def validating(self) -> Iterator[None]:
-        """Count the time inside as validation, not as training; what was queued before is waited for."""
+        """Count the time inside as validation, not as training; what was queued before is waited for.
+
+        Inside, the model has the average of its weights if there is one.
+        """
         self.check_finite()
         try:
-            yield
+            with self.average.applied() if self.average else nullcontext():
+                yield
         finally:
             self._recorder.watch.lap(Phase.VALIDATION)
 

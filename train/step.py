@@ -1,6 +1,6 @@
 """One optimizer step, in the hands of whoever computes its loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,60 +10,28 @@ from ..errors import ConfigError
 from .checks import check_loss
 from .prepare import Prepare, describe, inputs_and_targets, select_rows
 
-__all__ = ["Step"]
+__all__ = ["Part", "Step"]
 
 
-class Step:
-    """One optimizer step: its data, ``backward`` for its loss, and ``update`` to change the weights.
-
-    Made by ``Run``. ``backward`` weighs each loss by the share of the step's samples that it is the mean of, so the
-    gradient is that of the mean over all samples of the step, however they are cut.
+class Part:
+    """Rows of a step that go through the model together.
 
     Attributes:
-        host: the batch as it came from the loader, in host memory.
-        batch: the same batch on the device.
-        number: optimizer steps done once this one is, from 1.
-        samples: rows that are no padding; what a mean over this step is a mean of.
-        is_epoch_end: this is the last step of its epoch.
-        is_done: ``update`` was called.
-        loss: None before ``backward``; then one detached number on the device. Reading it waits for the device.
+        host: the rows as they came from the loader, in host memory.
+        batch: the same rows on the device.
+        samples: rows that are no padding; what a mean over this part is a mean of.
     """
 
-    __slots__ = ("_finish", "_prepare", "_prepared", "_rows", "batch", "host", "is_done", "is_epoch_end", "loss",
-                 "number", "samples")  # fmt: skip
+    __slots__ = ("_prepare", "_prepared", "_rows", "batch", "host", "samples")
 
-    def __init__(
-        self,
-        host: Batch,
-        batch: Batch,
-        *,
-        number: int,
-        is_epoch_end: bool,
-        prepare: Prepare | None,
-        finish: Callable[["Step", torch.Tensor], None],
-    ) -> None:
+    def __init__(self, host: Batch, batch: Batch, prepare: Prepare | None) -> None:
         self.host = host
         self.batch = batch
-        self.number = number
-        self.is_epoch_end = is_epoch_end
-        self.is_done = False
-        self.loss: torch.Tensor | None = None
         self._prepare = prepare
-        self._finish = finish
         self._prepared: tuple[Any, Any] | None = None
         # asked of the host's copy: the device's would have to be waited for
         self._rows = None if bool(host.valid.all()) else host.valid.nonzero()[:, 0]
         self.samples = len(host) if self._rows is None else len(self._rows)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch, from 0."""
-        return self.host.epoch
-
-    @property
-    def index(self) -> int:
-        """The step's number in its epoch, from 0."""
-        return self.host.step
 
     @property
     def ids(self) -> torch.Tensor:
@@ -87,16 +55,88 @@ class Step:
         return self._prepared
 
     def without_padding(self, value: Any) -> Any:
-        """Return the rows of ``value`` that belong to samples; ``value`` itself where the batch has no padding.
+        """Return the rows of ``value`` that belong to samples; ``value`` itself where there is no padding.
 
         Args:
-            value: outputs or targets: a tensor (N, ...) with a row for each row of the batch, or a tuple, list or
+            value: outputs or targets: a tensor (N, ...) with a row for each row of this part, or a tuple, list or
                 mapping of such.
 
         Raises:
             ShapeError: a tensor has another number of rows.
         """
         return select_rows(value, self._rows, len(self.host))
+
+    def __str__(self) -> str:
+        """Say what is in it, without waiting for the device."""
+        shown = ", ".join(map(str, self.ids[:8].tolist())) + (", ..." if self.samples > 8 else "")
+        if self._prepared is None:
+            what = describe(dict(self.batch.fields))
+        else:
+            what = f"inputs {describe(self._prepared[0])}, targets {describe(self._prepared[1])}"
+        return f"{what}, samples {shown}"
+
+
+class Step(Part):
+    """One optimizer step: its data, ``backward`` for its loss, and ``update`` to change the weights.
+
+    Made by ``Run``. Its data are there as a whole, or in ``parts()`` that fit into the device's memory. ``backward``
+    weighs each loss by the share of the step's samples that it is the mean of, so the gradient is that of the mean over
+    all samples of the step, however they are cut.
+
+    Attributes:
+        number: optimizer steps done once this one is, from 1.
+        is_epoch_end: this is the last step of its epoch.
+        is_done: ``update`` was called.
+        loss: None before ``backward``; then one detached number on the device. Reading it waits for the device.
+    """
+
+    __slots__ = ("_finish", "_part_rows", "_seed", "is_done", "is_epoch_end", "loss", "number")
+
+    def __init__(
+        self,
+        host: Batch,
+        batch: Batch,
+        prepare: Prepare | None,
+        *,
+        number: int,
+        is_epoch_end: bool,
+        part_rows: int | None,
+        seed: Callable[[int], None],
+        finish: Callable[["Step", torch.Tensor], None],
+    ) -> None:
+        super().__init__(host, batch, prepare)
+        self.number = number
+        self.is_epoch_end = is_epoch_end
+        self.is_done = False
+        self.loss: torch.Tensor | None = None
+        self._part_rows = part_rows or len(host)
+        self._seed = seed
+        self._finish = finish
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0."""
+        return self.host.epoch
+
+    @property
+    def index(self) -> int:
+        """The step's number in its epoch, from 0."""
+        return self.host.step
+
+    def parts(self) -> Iterator[Part]:
+        """Cut the step into parts of ``micro_batch`` rows, the last one maybe shorter; parts of padding are left out.
+
+        Torch's generators are seeded anew for each, so that what a part draws depends on its place only.
+        """
+        if self._part_rows >= len(self.host):
+            yield self
+            return
+        for number, start in enumerate(range(0, len(self.host), self._part_rows)):
+            stop = min(start + self._part_rows, len(self.host))
+            part = Part(self.host.rows(start, stop), self.batch.rows(start, stop), self._prepare)
+            if part.samples:
+                self._seed(number)
+                yield part
 
     def backward(self, loss: torch.Tensor, samples: int | None = None) -> None:
         """Add the gradient of ``loss`` to that of this step; may be called several times.
@@ -136,9 +176,4 @@ class Step:
 
     def __str__(self) -> str:
         """Say which step it is and what was in it, without waiting for the device."""
-        shown = ", ".join(map(str, self.ids[:8].tolist())) + (", ..." if self.samples > 8 else "")
-        if self._prepared is None:
-            what = describe(dict(self.batch.fields))
-        else:
-            what = f"inputs {describe(self._prepared[0])}, targets {describe(self._prepared[1])}"
-        return f"step {self.index} of epoch {self.epoch}: {what}, samples {shown}"
+        return f"step {self.index} of epoch {self.epoch}: {super().__str__()}"

@@ -112,6 +112,8 @@ class Validator:
         """Give the model the weights that are to be kept; those of the last step if there was no validation yet."""
         if self._best_weights:
             run.model.load_state_dict(self._best_weights)
+        elif run.average is not None:
+            run.average.exchange()
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from headrace.augment import ColorAugmenter, CutMix, Draw
 from headrace.datastores import Datastore, Loader
 from headrace.errors import ConfigError, ShapeError
-from headrace.train import Run, TrainConfig, weights_sha256
+from headrace.train import Run, TrainConfig, fit, weights_sha256
 from headrace.train.device import seed_step
 from headrace.train.step import Step
 
@@ -102,6 +103,33 @@ def test_a_loss_in_parts_has_the_gradient_of_the_whole(
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(parts.state_dict()[name], value, rtol=1e-9, atol=1e-12)
     assert [row.loss for row in run_parts.history] == pytest.approx([row.loss for row in run.history], rel=1e-12)
+
+
+@pytest.mark.parametrize(("micro_batch", "last_batch"), [(16, "drop"), (7, "keep"), (50, "pad"), (1, "drop")])
+def test_a_step_in_parts_has_the_gradient_of_the_whole(
+    digits: Datastore, config: TrainConfig, micro_batch: int, last_batch: Any
+) -> None:
+    """Also where the last part is short, or holds padding."""
+
+    def model() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    def train(settings: TrainConfig) -> nn.Module:
+        return fit(model(), digits, cross_entropy, lambda p: torch.optim.SGD(p, lr=0.1), settings).model
+
+    whole = train(dataclasses.replace(config, last_batch=last_batch))
+    parts = train(dataclasses.replace(config, last_batch=last_batch, micro_batch=micro_batch))
+    for one, other in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_what_a_part_draws_depends_on_its_place_only(digits: Datastore, make_model: Make, config: TrainConfig) -> None:
+    settings = dataclasses.replace(config, micro_batch=20)
+    first = fit(make_model(), digits, cross_entropy, torch.optim.SGD, settings)
+    torch.rand(17)
+    second = fit(make_model(), digits, cross_entropy, torch.optim.SGD, settings)
+    assert weights_sha256(first.model) == weights_sha256(second.model)
 
 
 def test_several_losses_add_up(digits: Datastore, config: TrainConfig) -> None:
