@@ -65,7 +65,8 @@ class GaussianBlur:
 
 def _blurred(planes: torch.Tensor, weights: NDArray[np.float64], axis: int) -> torch.Tensor:
     size, radius = planes.shape[axis], weights.shape[1] - 1
-    padded = planes.index_select(axis, torch.from_numpy(_mirrored(size, radius)).to(planes.device))
+    places = torch.from_numpy(_mirrored(size, radius)).to(planes.device, non_blocking=True)
+    padded = planes.index_select(axis, places)
     result = padded.narrow(axis, radius, size) * column(weights[:, 0], planes)
     for step in range(1, radius + 1):
         both = padded.narrow(axis, radius - step, size) + padded.narrow(axis, radius + step, size)

@@ -57,7 +57,7 @@ class RandomErasing:
         if len(values) != channels:
             raise ShapeError(f"fill={self.fill} has {len(values)} values, but the images have {channels} channels")
         result = images.clone()
-        paint = torch.tensor(values, dtype=torch.uint8).to(images.device).view(-1, 1, 1)
+        paint = torch.tensor(values, dtype=torch.uint8).to(images.device, non_blocking=True).view(-1, 1, 1)
         for row, (top, left, bottom, right) in self._boxes(numbers, draw, images.shape[2], images.shape[3]):
             result[row, :, top:bottom, left:right] = paint
         return result

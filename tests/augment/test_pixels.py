@@ -122,6 +122,20 @@ def test_a_gpu_gives_the_same_bits(operation) -> None:
         assert torch.equal(found.cpu(), expected)
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@each_operation
+def test_nothing_waits_for_a_gpu(operation) -> None:
+    images, ids = pictures(40, 97, 131).cuda(), torch.arange(40)
+    operation.apply(images, ids, DRAW)  # tables are made once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        operation.apply(images, ids, DRAW)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 # --- blur ------------------------------------------------------------------------------------------------------------
 
 
