@@ -29,7 +29,7 @@ StartMethod: TypeAlias = Literal["auto", "fork", "forkserver", "spawn"]
 
 _MAX_FAILED_STARTS = 3
 _CLOSE_SECONDS = 1.0  # what a worker gets to finish its task; it has nothing to lose
-_POLL_SECONDS = 1.0  # between looks at the clock; a worker's death is noticed at once, by its pipe
+_POLL_SECONDS = 1.0  # between looks at those who say nothing; a worker's death is noticed at once, by its pipe
 
 
 def prepare_start(start_method: StartMethod) -> Method:
@@ -117,6 +117,7 @@ class Crew:
         self._timeout = timeout
         self._selector = selectors.DefaultSelector()
         self._failed_starts = 0
+        self._looked = time.monotonic()  # for those that hang: asking each worker costs more than what most say
         self.workers: list[Worker] = []
         # Runs when the crew is collected, and at exit before multiprocessing waits for its children (atexit: after).
         self.close = util.Finalize(self, _close, (self.workers, self._selector, ring), exitpriority=100)
@@ -184,11 +185,12 @@ class Crew:
             yield worker, reply
             if worker.retiring and not worker.tasks:
                 self._dismiss(worker)
-        yield from self._overdue()
+        if time.monotonic() - self._looked >= _POLL_SECONDS:
+            yield from self._overdue()
 
     def _overdue(self) -> Iterator[tuple[Worker, Death]]:
         """Bury those that hang, and those whose pipe is held open by a child of theirs."""
-        now = time.monotonic()
+        now = self._looked = time.monotonic()
         for worker in list(self.workers):
             if worker.tasks and worker.ready and now - worker.since > self._timeout:
                 yield worker, self._bury(worker, f"because a task took more than {self._timeout:g} s")
