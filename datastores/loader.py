@@ -239,17 +239,14 @@ class Loader:
         }
 
     def _run(self, start: _Position, iteration: int) -> Iterator[Batch]:
-        order, draw = self.plan.epoch(start.epoch), Draw(self.plan.seed, start.epoch)
+        draw = Draw(self.plan.seed, start.epoch)
         dispatcher = self._open()
         ahead: deque[tuple[BatchRows, Ticket]] = deque()
-        upcoming = iter(range(start.step, len(self)))
+        upcoming = self.plan.batches(start.epoch, start.step, rank=self.rank, world_size=self.world_size)
         try:
             for step in range(start.step, len(self)):
                 while len(ahead) <= self.prefetch and (later := next(upcoming, None)) is not None:
-                    planned = self.plan.batch(
-                        start.epoch, later, rank=self.rank, world_size=self.world_size, order=order
-                    )
-                    ahead.append((planned, dispatcher.put(planned.ids, draw)))
+                    ahead.append((later, dispatcher.put(later.ids, draw)))
                 dispatcher.poll()
                 self._meter.asked(sum(ticket.done for _, ticket in ahead))
                 planned, ticket = ahead.popleft()

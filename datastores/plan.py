@@ -11,9 +11,11 @@ does::
     step n     rows 0 .. q-1 of every batch   rows q .. 2q-1                 q = batch_size / streams
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -27,6 +29,9 @@ __all__ = ["BatchRows", "EpochOrder", "LastBatch", "Plan", "Shuffle"]
 
 Shuffle: TypeAlias = Literal["global", "window", "once", "never"]
 LastBatch: TypeAlias = Literal["drop", "pad", "keep"]
+
+
+_ROWS_TOGETHER = 2048  # of one rank that are planned at once
 
 
 class _Purpose(IntEnum):
@@ -185,6 +190,30 @@ class Plan:
                 f"rank {rank} of world size {world_size} cannot take rows of a batch of {self.batch_size}: "
                 "0 <= rank < world_size <= batch_size must hold"
             )
+        position, valid = self._places(step, rank, world_size)
+        return BatchRows((order or self.epoch(epoch)).samples_at(position), valid)
+
+    def batches(self, epoch: int, start: int = 0, *, rank: int = 0, world_size: int = 1) -> Iterator[BatchRows]:
+        """Go through an epoch from step ``start`` on: what ``batch`` returns, several times faster.
+
+        The arithmetic is done for some 2,000 rows at once, since few cost almost as much.
+
+        Args:
+            epoch: 0 <= epoch.
+            start: the first step, at most ``num_steps``.
+            rank: as for ``batch``.
+            world_size: as for ``batch``.
+        """
+        order, together = self.epoch(epoch), max(1, _ROWS_TOGETHER * world_size // self.batch_size)
+        for first in range(start, self.num_steps, together):
+            steps = range(first, min(first + together, self.num_steps))
+            positions, valid = zip(*(self._places(step, rank, world_size) for step in steps), strict=True)
+            ends = list(accumulate(map(len, positions)))
+            ids = order.samples_at(np.concatenate(positions))
+            yield from map(BatchRows, np.split(ids, ends[:-1]), valid)
+
+    def _places(self, step: int, rank: int, world_size: int) -> tuple[IntArray, NDArray[np.bool_]]:
+        """Return the positions of a batch's rows in the epoch, and which of them are valid."""
         rows = np.arange(self.batch_size * rank // world_size, self.batch_size * (rank + 1) // world_size)
         share = self.batch_size // self.streams
         stream = rows // share
@@ -194,8 +223,7 @@ class Plan:
             position, valid = position[valid], valid[valid]
         else:
             position = np.where(valid, position, rows % self.num_samples)
-        order = order or self.epoch(epoch)
-        return BatchRows(order.samples_at(position), valid)
+        return position, valid
 
     @cached_property
     def _stream_starts(self) -> IntArray:

@@ -50,6 +50,26 @@ def test_every_sample_exactly_once(plan: Plan, epoch: int) -> None:
     assert all(b.ids.min() >= 0 and b.ids.max() < plan.num_samples for b in batches)
 
 
+def same(first: Any, second: Any) -> bool:
+    pairs = zip(first, second, strict=True)
+    return all(np.array_equal(a.ids, b.ids) and np.array_equal(a.valid, b.valid) for a, b in pairs)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plan=plans(), epoch=st.integers(0, 3), data=st.data())
+def test_an_epoch_is_its_batches(plan: Plan, epoch: int, data: st.DataObject) -> None:
+    world_size = data.draw(st.integers(1, plan.batch_size))
+    rank, start = data.draw(st.integers(0, world_size - 1)), data.draw(st.integers(0, plan.num_steps))
+    alone = [plan.batch(epoch, step, rank=rank, world_size=world_size) for step in range(start, plan.num_steps)]
+    assert same(plan.batches(epoch, start, rank=rank, world_size=world_size), alone)
+
+
+@pytest.mark.parametrize("batch_size", [500, 700, 3000])
+def test_a_long_epoch_is_its_batches(batch_size: int) -> None:
+    plan = Plan(shard_sizes=np.full(9, 1000), batch_size=batch_size, last_batch="keep")
+    assert same(plan.batches(2, 1), [plan.batch(2, step) for step in range(1, plan.num_steps)])
+
+
 @settings(max_examples=200)
 @given(plan=plans(), epoch=st.integers(0, 3), data=st.data())
 def test_ranks_share_the_same_batch(plan: Plan, epoch: int, data: st.DataObject) -> None:
