@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 
 from ..augment.random import Draw, Purpose
 from ..errors import ConfigError, FieldError, ShapeError
+from .clock import Clock, Stage
 from .datastore import Datastore, SupportsIndex, as_datastore, fingerprint_of, place_of
 from .derived import DerivedDatastore
 from .generators import own_generators, seed_generators
-from .schema import IntArray, Sample, Schema
+from .schema import Field, IntArray, Rows, Sample, Schema
 
 __all__ = ["TransformedDatastore", "transform"]
 
@@ -106,19 +108,58 @@ class TransformedDatastore(DerivedDatastore):
 
     def sample_many(self, ids: IntArray, draw: Draw) -> Generator[Sample]:
         """Make samples one after the other, each as ``sample`` makes it; to be closed if it is left before its end."""
+        return self._made(ids, draw, Clock())
+
+    def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
+        """Write the samples ``ids`` into ``rows``; a source that makes many at once does so here too.
+
+        Raises:
+            FieldError, ShapeError: a sample lacks a field, or does not fit into the rows.
+        """
+        taken = next((field for field in self._source_fields if field.name == self.field and field.name in rows), None)
+        if taken is None:
+            with closing(self._made(ids, draw, clock)) as samples:
+                for row, (index, sample) in enumerate(zip(ids.tolist(), samples, strict=True)):
+                    for name, column in rows.items():
+                        self._put(sample, index, name, column, row)
+            return
+        scratch = np.empty((len(ids), *taken.shape), taken.dtype)
+        self.source.fill(ids, draw, {**rows, taken.name: scratch}, clock)
+        with own_generators():
+            for row, index in enumerate(ids.tolist()):
+                self._seed(draw, index)
+                sample = self._changed({taken.name: scratch[row]}, index)
+                self._put(sample, index, taken.name, rows[taken.name], row)
+        clock.lap(Stage.AUGMENT)
+
+    @cached_property
+    def _source_fields(self) -> tuple[Field, ...]:
+        """Of a source that makes many samples at once, all of one shape; none of other sources."""
+        plain = (Datastore.fill, TransformedDatastore.fill)
+        return () if type(self.source).fill in plain else self.source.schema().fields
+
+    def _made(self, ids: IntArray, draw: Draw, clock: Clock) -> Generator[Sample]:
         with own_generators(), closing(self.source.sample_many(ids, draw)) as samples:
             for index, sample in zip(ids.tolist(), samples, strict=True):
-                seed_generators(draw, index, self._depth)
-                if self._family == "albumentations":
-                    rng = draw.generator(index, Purpose.CALLABLE, _STREAMS + self._depth)
-                    # One generator for all parts: set_random_seed() would give each part the same numbers.
-                    self.function.set_random_state(rng, random.Random(int(rng.integers(2**63))))  # type: ignore[attr-defined]  # noqa: S311
-                yield self._changed(sample, index)
+                clock.lap(Stage.READ)
+                self._seed(draw, index)
+                changed = self._changed(sample, index)
+                clock.lap(Stage.AUGMENT)
+                yield changed
+
+    def _seed(self, draw: Draw, index: int) -> None:
+        seed_generators(draw, index, self._depth)
+        if self._family == "albumentations":
+            rng = draw.generator(index, Purpose.CALLABLE, _STREAMS + self._depth)
+            # One generator for all parts: set_random_seed() would give each part the same numbers.
+            self.function.set_random_state(rng, random.Random(int(rng.integers(2**63))))  # type: ignore[attr-defined]  # noqa: S311
 
     def schema(self) -> Schema:
         """Describe one row of a batch, by making the first sample that can be made (of the first 32)."""
-        fields = super().schema().fields
-        return Schema(tuple(replace(field, is_image=self._is_image(field.name, field.shape)) for field in fields))
+        own = super().schema().fields
+        fields = tuple(replace(field, is_image=self._is_image(field.name, field.shape)) for field in own)
+        self._source_fields  # noqa: B018 - a source that cannot say them says so now, and workers need not ask
+        return Schema(fields)
 
     @property
     def fingerprint(self) -> str:

@@ -10,8 +10,9 @@ from pictures import MemorySource, encode, photo
 from PIL import Image, ImageFilter
 from torchvision.transforms import v2
 
-from headrace.augment import Draw, ImageAugmenter, Normalize
+from headrace.augment import ColorAugmenter, Draw, ImageAugmenter, Normalize
 from headrace.datastores import AugmentedImageDatastore, Datastore, Loader, normalize, transform
+from headrace.datastores.clock import Clock, Stage
 from headrace.errors import ConfigError, FieldError, ShapeError
 
 FILES = [encode(photo(40 + number, 50, number)) for number in range(24)]
@@ -55,6 +56,28 @@ def test_workers_order_and_company_change_nothing(function) -> None:
     several = [sample["image"] for sample in data().sample_many(np.arange(24), DRAW)]
     assert all(map(np.array_equal, backwards, several))
     assert len({data().sample(3, Draw(2, epoch))["image"].tobytes() for epoch in range(5)}) > 2
+
+
+@pytest.mark.parametrize("function", [noisy, JITTER], ids=["numpy", "torchvision"])
+def test_rows_made_together_are_the_samples(function) -> None:
+    photometric = ColorAugmenter(brightness=(0.5, 1.5))
+    sources = [
+        images(photometric=photometric),
+        normalize(images(), Normalize(mean=0.5, std=0.25)),
+        transform(images(), noisy),
+        [{"image": photo(20, 24), "label": index} for index in range(24)],
+    ]
+    for source in sources:
+        if function is noisy and source is sources[1]:
+            continue  # it draws bytes
+        data, clock = transform(source, function), Clock()
+        rows = {field.name: np.zeros((24, *field.shape), field.dtype) for field in data.schema().fields}
+        data.fill(np.arange(24), DRAW, rows, clock)
+        for index in range(24):
+            sample = data.sample(index, DRAW)
+            assert np.array_equal(rows["image"][index], sample["image"])
+            assert rows["label"][index] == sample["label"]
+        assert clock.seconds[Stage.AUGMENT] > 0
 
 
 def test_the_global_generators_are_given_back() -> None:
