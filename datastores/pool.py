@@ -279,4 +279,5 @@ def _rows_per_task(batch_rows: int, workers: int, row_seconds: float) -> int:
         row_seconds: what a row has taken so far; 0: nothing is known.
     """
     most = min(_MAX_TASK_ROWS, 2 * batch_rows // workers)
-    return max(_MIN_TASK_ROWS, min(most, int(_TASK_SECONDS / row_seconds) if row_seconds else 0))
+    wanted = _TASK_SECONDS / row_seconds if row_seconds else 0
+    return max(_MIN_TASK_ROWS, int(min(most, wanted)))
