@@ -1,43 +1,56 @@
-"""Ctrl-C that waits for the end of what must be done whole: a training step, the start of a process."""
+"""Ctrl-C, and SIGTERM, that wait for the end of what must be done whole: a training step, the start of a process."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["allowed", "held"]
+__all__ = ["Terminated", "allowed", "held"]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: a scheduler wants the process to end."""
 
 
 class _State:
-    """There is one SIGINT handler in a process, and it runs in the main thread: so does all that changes this."""
+    """There is one handler of a signal in a process, and it runs in the main thread: so does all that changes this."""
 
     def __init__(self) -> None:
         self.is_held = False
-        self.is_pending = False
+        self.pending: type[KeyboardInterrupt] | None = None
+        self.is_terminated = False
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.is_held and not self.is_pending:
-            self.is_pending = True
+    def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
+        came = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        if came is Terminated and self.is_terminated:
+            os._exit(128 + signal.SIGTERM)  # asked twice: at once
+        self.is_terminated = self.is_terminated or came is Terminated
+        if self.is_held and self.pending is None:
+            self.pending = came
             return
-        self.is_pending = False
-        signal.default_int_handler(number, frame)
+        self.pending = None
+        raise came
 
     def deliver(self) -> None:
-        if self.is_pending and not self.is_held:
-            self.is_pending = False
-            raise KeyboardInterrupt
+        if self.pending is not None and not self.is_held:
+            pending, self.pending = self.pending, None
+            raise pending
 
 
 _STATE = _State()
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def held(*, termination: bool = False) -> Iterator[None]:
     """Put off a first Ctrl-C to the end of this block; a second one is raised at once.
 
     An inner block leaves the interrupt to the outer one. It has no effect where Python's own handler is not the one
     that is set: in a thread other than the main one, or in a program that treats SIGINT in its own way.
+
+    Args:
+        termination: do the same with SIGTERM, which then raises ``Terminated``; a second one ends the process.
 
     Raises:
         KeyboardInterrupt: at the end, if there was an interrupt and the block raised nothing.
@@ -55,18 +68,20 @@ def held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    is_outermost = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_outermost:
-        _STATE.is_pending = False  # of a block that raised something else
-        signal.signal(signal.SIGINT, _STATE.handle)
+    usual = {signal.SIGINT: signal.default_int_handler} | ({signal.SIGTERM: signal.SIG_DFL} if termination else {})
+    ours = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
+    if not _STATE.is_held:
+        _STATE.pending, _STATE.is_terminated = None, False  # left by a block that raised something else
+    for number in ours:
+        signal.signal(number, _STATE.handle)
     before, _STATE.is_held = _STATE.is_held, True
     try:
         yield
     finally:
         _STATE.is_held = before
-        # whoever has set another handler meanwhile keeps it
-        if is_outermost and signal.getsignal(signal.SIGINT) == _STATE.handle:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in ours.items():
+            if signal.getsignal(number) == _STATE.handle:  # whoever has set another one meanwhile keeps it
+                signal.signal(number, handler)
     _STATE.deliver()
 
 

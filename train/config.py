@@ -9,15 +9,16 @@ from ..datastores.plan import LastBatch, Shuffle
 from ..errors import ConfigError
 from .clipping import Clip, check_clip
 
-__all__ = ["DEFAULTS", "Keep", "OnNonfinite", "ProgressStyle", "TrainConfig"]
+__all__ = ["DEFAULTS", "Keep", "OnNonfinite", "ProgressStyle", "Resume", "TrainConfig"]
 
 Keep: TypeAlias = Literal["last", "best"]
+Resume: TypeAlias = Literal["never", "auto"]
 ProgressStyle: TypeAlias = Literal["bar", "lines", "none"]
 OnNonfinite: TypeAlias = Literal["stop"]
 
-_CHOICES = {"shuffle": Shuffle, "last_batch": LastBatch, "keep": Keep, "progress": ProgressStyle}
+_CHOICES = {"shuffle": Shuffle, "last_batch": LastBatch, "keep": Keep, "progress": ProgressStyle, "resume": Resume}
 _LEAST = {"max_epochs": 1, "batch_size": 1, "seed": 0, "prefetch": 1, "log_every": 1}
-_LEAST_OR_NONE = {"max_steps": 1, "patience": 1, "micro_batch": 1}
+_LEAST_OR_NONE = {"max_steps": 1, "patience": 1, "micro_batch": 1, "keep_checkpoints": 1}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -48,7 +49,15 @@ class TrainConfig:
         keep: the weights that the model has at the end: those of the "last" step, or those of the "best" validation
             (the lowest loss). "best" keeps one copy of the weights in CPU memory.
         log_every: steps between two rows of the history. On a GPU the loss is read from the device only then.
-        csv: a file that receives the history row by row; it must not exist yet. None: none.
+        checkpoints: a folder for checkpoints, from which a run can be continued; None: none. With it, SIGTERM (which a
+            scheduler sends before it takes a machine away) ends the run after the step it came in, saves, and exits
+            with status 143.
+        checkpoint_every: "epoch", or a number of steps. The last step is always saved.
+        keep_checkpoints: the newest ones that stay; None: all.
+        resume: "never": the folder must have no checkpoints yet. "auto": the run continues from the newest one if there
+            is any, and says so.
+        csv: a file that receives the history row by row; it must not exist yet, unless the run
+            is continued. None: none.
         progress: "bar" (where stderr is no terminal: "lines"), "lines" (one for each row of the history) or "none".
         on_nonfinite: what happens when a loss is NaN or infinite. "stop": the run ends and says which step and samples.
 
@@ -76,6 +85,10 @@ class TrainConfig:
     patience: int | None = None
     keep: Keep = "last"
     log_every: int = 50
+    checkpoints: str | os.PathLike[str] | None = None
+    checkpoint_every: int | Literal["epoch"] = "epoch"
+    keep_checkpoints: int | None = 3
+    resume: Resume = "never"
     csv: str | os.PathLike[str] | None = None
     progress: ProgressStyle = "bar"
     on_nonfinite: OnNonfinite = "stop"
@@ -94,18 +107,24 @@ class TrainConfig:
             raise ConfigError(f"seed must be below 2**64, got {self.seed}")
         if self.workers != "auto":
             _check_count("workers", self.workers, 0, 'or "auto"')
-        if self.validate_every != "epoch":
-            _check_count("validate_every", self.validate_every, 1, 'or "epoch"')
+        for name in ("validate_every", "checkpoint_every"):
+            if getattr(self, name) != "epoch":
+                _check_count(name, getattr(self, name), 1, 'or "epoch"')
         if not (isinstance(self.device, str) and _DEVICE.fullmatch(self.device)):
             raise ConfigError(f'device must be "auto", "cpu", "cuda" or "cuda:<number>", got {self.device!r}')
-        if not (self.csv is None or isinstance(self.csv, (str, os.PathLike))):
-            raise ConfigError(f"csv must be the path of a file or None, got {self.csv!r}")
+        _check_path("csv", self.csv)
+        _check_path("checkpoints", self.checkpoints)
 
 
 def _check_count(name: str, value: Any, least: int, alternative: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         wanted = f"a whole number >= {least} {alternative}".strip()
         raise ConfigError(f"{name} must be {wanted}, got {value!r}")
+
+
+def _check_path(name: str, value: Any) -> None:
+    if not (value is None or isinstance(value, (str, os.PathLike))):
+        raise ConfigError(f"{name} must be a path or None, got {value!r}")
 
 
 def _check_decay(decay: Any) -> None:

@@ -76,7 +76,13 @@ class History:
         self._path = None if path is None else Path(path)
         self._file: FileIO | None = None
         self._unwritten: list[bytes] = []
+        self._is_continued = False
         self._size = 0  # bytes of whole rows in the file
+
+    def take_up(self, rows: Sequence[Row]) -> None:
+        """Begin with the rows of a run that is continued; a file that exists is replaced by one that has these."""
+        self.rows[:] = rows
+        self._is_continued = True
 
     def append(self, row: Row) -> None:
         """Add a row, and write it if there is a file.
@@ -90,13 +96,16 @@ class History:
         self.rows.append(row)
         if self._file is None:
             return
-        cells = [getattr(row, column) for column in _COLUMNS]
-        self._unwritten.append(_line([*cells, *(row.validation.get(name, "") for name in self._names)]))
+        self._unwritten.append(self._cells(row))
         try:
             self._write(self._file)
         except OSError as error:
             if len(self._unwritten) == 1:  # said once for each time that the disk is full
                 warnings.warn(f"{self._complaint(error)}; training goes on", RuntimeWarning, stacklevel=2)
+
+    def _cells(self, row: Row) -> bytes:
+        cells = [getattr(row, column) for column in _COLUMNS]
+        return _line([*cells, *(row.validation.get(name, "") for name in self._names)])
 
     def _write(self, file: FileIO) -> None:
         """Write what is not written yet, or nothing of it."""
@@ -126,8 +135,9 @@ class History:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            self._file = _create(self._path)
+            self._file = _create(self._path, replace=self._is_continued)
             self._unwritten.append(_line([*_COLUMNS, *(f"val_{name}" for name in self._names)]))
+            self._unwritten.extend(map(self._cells, self.rows))
             try:
                 self._write(self._file)
             except OSError as error:
@@ -156,9 +166,9 @@ def _line(cells: Sequence[object]) -> bytes:
     return text.getvalue().encode()
 
 
-def _create(path: Path) -> FileIO:
+def _create(path: Path, *, replace: bool) -> FileIO:
     try:
-        return path.open("xb", buffering=0)
+        return path.open("wb" if replace else "xb", buffering=0)
     except FileExistsError:
         raise DestinationError(
             f"{path} exists already and may be another run's history: give csv another name, or remove it first"

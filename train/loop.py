@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast
 import torch
 from torch import nn
 
-from ..datastores.interrupt import held
+from ..datastores.interrupt import Terminated, allowed
 from ..datastores.loader import Loader
 from ..errors import ConfigError
 from .checks import check_labels
@@ -64,7 +64,7 @@ class FitResult:
         model: the model that was given, with the weights that were to be kept, on the device it was trained on.
         history: rows of loss, speed and validation values.
         stop_reason: "max epochs completed", "max steps completed", "validation patience met", "stopped by on_event",
-            "loss not finite" or "interrupted" (by Ctrl-C).
+            "loss not finite" or "interrupted" (by Ctrl-C). (After SIGTERM, "terminated", the process ends.)
         message: the same as a sentence with its particulars.
         report: where the time went; ``print(result.report)``.
         step: optimizer steps done.
@@ -148,29 +148,38 @@ def fit(
     with (
         Validator(validation, loss, metrics, config, prepare) as validator,
         Run(
-            model, data, optimizer, config, schedule=schedule, prepare=prepare, validation_names=validator.names
+            model,
+            data,
+            optimizer,
+            config,
+            schedule=schedule,
+            prepare=prepare,
+            validation_names=validator.names,
+            companion=validator,
         ) as run,
     ):
         tell = _Teller(on_event, run, validator)
         try:
-            with held():
-                tell("start")
-                for step in run:
-                    for part in step.parts():
-                        outputs = model(part.inputs)
-                        if prepare is None:
-                            check_labels(loss, outputs, part.host)
-                        value = loss(part.without_padding(outputs), part.without_padding(part.targets))
-                        step.backward(value, part.samples)
-                    step.update()
-                    tell("step")
-                    if validator.is_due(step, run) and run.check_finite():
-                        validator.validate(run)
-                        tell("validation")
-                    if step.is_epoch_end:
-                        tell("epoch")
-        except KeyboardInterrupt:
-            run.stop("interrupted", _where(run))
+            tell("start")
+            for step in run:
+                for part in step.parts():
+                    outputs = model(part.inputs)
+                    if prepare is None:
+                        check_labels(loss, outputs, part.host)
+                    value = loss(part.without_padding(outputs), part.without_padding(part.targets))
+                    step.backward(value, part.samples)
+                step.update()
+                tell("step")
+                if validator.is_due(step, run) and run.check_finite():
+                    validator.validate(run)
+                    tell("validation")
+                if step.is_epoch_end:
+                    tell("epoch")
+            with allowed():
+                pass  # an interrupt that came in the last step
+        except KeyboardInterrupt as interrupt:
+            run.stop("terminated" if isinstance(interrupt, Terminated) else "interrupted", _where(run))
+        run.save()
         validator.restore_best(run)
     tell("done")
     if run.stop_reason == "loss not finite":

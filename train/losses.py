@@ -67,6 +67,15 @@ class LossMeter:
         self._sum, self._count = 0.0, 0
         return mean
 
+    @property
+    def sums(self) -> tuple[float, int]:
+        """Sum of the losses that were read and are in no mean yet, and how many samples they are of."""
+        return self._sum, self._count
+
+    def take_up(self, sums: tuple[float, int]) -> None:
+        """Go on from ``sums``."""
+        self._sum, self._count = sums
+
     def _complaint(self, step: _StepLoss, value: float) -> str:
         shown = ", ".join(map(str, step.ids[: self._shown_ids].tolist()))
         more = f" and {len(step.ids) - self._shown_ids} more" if len(step.ids) > self._shown_ids else ""

@@ -17,15 +17,19 @@ class Progress:
 
     Args:
         style: "bar" becomes "lines" where stderr is no terminal.
-        done: steps done before this run.
         total: steps there will be at most.
     """
 
-    def __init__(self, style: ProgressStyle, done: int, total: int) -> None:
+    def __init__(self, style: ProgressStyle, total: int) -> None:
         on_terminal = sys.stderr.isatty()
         self._style: ProgressStyle = "lines" if style == "bar" and not on_terminal else style
-        self._done, self._total = done, total
+        self._done, self._total = 0, total
         self._bar: tqdm[NoReturn] | None = None
+
+    def beginning_at(self, done: int) -> Self:
+        """Return it, for a run that begins when ``done`` steps are done."""
+        self._done = done
+        return self
 
     def step(self) -> None:
         """A step was done."""

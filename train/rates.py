@@ -40,6 +40,11 @@ class Rates:
         elif schedule is not None:
             self._scheduler = _made(schedule, optimizer)
 
+    @property
+    def schedule(self) -> str:
+        """What decides about the rates, as text; empty: nothing."""
+        return repr(self._schedule) if self._schedule else type(self._scheduler).__name__ if self._scheduler else ""
+
     def before(self, step: int) -> None:
         """Set the rates of the step that follows ``step`` earlier ones."""
         if self._schedule is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -61,6 +62,17 @@ class Recorder:
         """Take in a step, without waiting for its loss."""
         self._losses.add(step.epoch, step.index, step.ids.clone(), loss)  # a slot's ids would hold the slot
         self._last = _Newest(step.number, step.epoch, lr)
+
+    @property
+    def unwritten(self) -> dict[str, Any]:
+        """What the next row depends on, besides steps to come and times; losses have been read."""
+        newest = None if self._last is None else (self._last.step, self._last.epoch, float(self._last.lr))
+        return {"sums": self._losses.sums, "newest": newest}
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Go on from what ``unwritten`` was."""
+        self._losses.take_up(state["sums"])
+        self._last = None if state["newest"] is None else _Newest(*state["newest"])
 
     def read(self) -> str | None:
         """Wait for the losses so far; see ``LossMeter.read``."""

@@ -19,7 +19,11 @@ class Phase(Enum):
     TRANSFER = "transfer"
     COMPUTE = "compute"
     VALIDATION = "validation"
+    CHECKPOINT = "checkpoint"
     OTHER = "other"
+
+
+_APART = (Phase.START, Phase.VALIDATION, Phase.CHECKPOINT)
 
 
 class Stopwatch:
@@ -48,8 +52,8 @@ class Stopwatch:
 
     @property
     def training_seconds(self) -> float:
-        """Seconds spent so far on steps: neither the start nor validation."""
-        return math.fsum(s for phase, s in self.seconds.items() if phase not in (Phase.START, Phase.VALIDATION))
+        """Seconds spent so far on steps: not the start, validation or checkpoints."""
+        return math.fsum(s for phase, s in self.seconds.items() if phase not in _APART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class Report:
 
     @property
     def images_per_second(self) -> float:
-        """Samples per second of the time spent on steps (without the start and validation)."""
+        """Samples per second of the time spent on steps (without the start, validation and checkpoints)."""
         seconds = self._training_seconds
         return self.samples / seconds if seconds else 0.0
 
@@ -98,7 +102,7 @@ class Report:
 
     @property
     def _training_seconds(self) -> float:
-        return self.wall_seconds - self.seconds[Phase.START] - self.seconds[Phase.VALIDATION]
+        return self.wall_seconds - math.fsum(self.seconds[phase] for phase in _APART)
 
     @property
     def verdict(self) -> str:
@@ -112,6 +116,8 @@ class Report:
             return f"transfer {_percent(shares['transfer'])}: copies to the device limit this run; smaller images help"
         if shares["validation"] >= 0.30:
             return f"validation {_percent(shares['validation'])}: validate less often, or on fewer samples"
+        if shares["checkpoint"] >= 0.10:
+            return f"checkpoints {_percent(shares['checkpoint'])}: save less often, or to a faster disk"
         if shares["other"] >= 0.10:
             return f"other work {_percent(shares['other'])}: on_event, or your own code between steps, limits this run"
         if shares["start"] >= 0.30:
@@ -149,7 +155,7 @@ class Report:
             f"{phase.value:<12}{self.seconds[phase]:9.2f} s {_percent(share):>8}"
             for phase, share in zip(Phase, self.shares.values(), strict=True)
         ]
-        speed = f"{self.steps} steps; {self.images_per_second:.0f} images/s without start and validation"
+        speed = f"{self.steps} steps; {self.images_per_second:.0f} images/s without start, validation and checkpoints"
         return "\n".join([*lines, f"{'wall time':<12}{self.wall_seconds:9.2f} s   {speed}", self.verdict])
 
 

@@ -3,6 +3,7 @@
 Flow: loader -> batch on the device -> ``Step`` (your forward, ``step.backward(loss)``, ``step.update()``) -> history.
 """
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -13,9 +14,10 @@ import torch
 from torch import nn
 
 from ..datastores.batch import Batch
-from ..datastores.interrupt import allowed, held
+from ..datastores.interrupt import Terminated, allowed, held
 from ..errors import ConfigError
 from .average import WeightAverage
+from .checkpoint import CheckpointFolder
 from .checks import check_optimizer, check_padding, trainable_parameters
 from .clipping import clip_gradients
 from .config import DEFAULTS, TrainConfig
@@ -27,6 +29,8 @@ from .progress import Progress
 from .rates import Rates, ScheduleLike
 from .recorder import Recorder
 from .report import Phase, Report
+from .resume import Companion, put_back, take
+from .saver import Saver
 from .schedule import Span
 from .step import Step
 
@@ -39,6 +43,7 @@ StopReason: TypeAlias = Literal[
     "stopped by on_event",
     "loss not finite",
     "interrupted",
+    "terminated",
 ]
 
 #: An optimizer, or what makes one from the list of trainable parameters.
@@ -64,6 +69,8 @@ class Run:
         prepare: makes ``step.inputs`` and ``step.targets`` of a batch on the device; None: images as float32 in [0, 1],
             and labels.
         validation_names: of the values that you will ``record``, the columns of the CSV file.
+        companion: is saved in checkpoints and restored with them: an object with ``state_dict`` (tensors and plain
+            values by name) and ``load_state_dict``; None: nothing besides the run itself.
 
     Attributes:
         loader: where batches come from.
@@ -72,6 +79,7 @@ class Run:
         device: where the model computes.
         feed: carries batches there.
         history: the rows so far.
+        companion: as given.
         step: optimizer steps done since the start of epoch 0.
         last_step: the newest step, done or not; None before the first.
         total_steps: what ``step`` will be at the end, unless the run is stopped.
@@ -79,7 +87,8 @@ class Run:
         message: the same as a sentence with its particulars.
 
     Raises:
-        ConfigError: settings that cannot work.
+        ConfigError: settings that cannot work, or the checkpoint folder has checkpoints and ``resume`` is "never".
+        StateError: the newest checkpoint is damaged, or of another model, optimizer, dataset or of other settings.
 
     Example:
         >>> import numpy as np
@@ -105,6 +114,7 @@ class Run:
         schedule: ScheduleLike | None = None,
         prepare: Prepare | None = None,
         validation_names: Sequence[str] = (),
+        companion: Companion | None = None,
     ) -> None:
         self.model = model
         self.config = config
@@ -120,34 +130,68 @@ class Run:
         check_padding(model, self.loader)
         self.total_steps = _total_steps(config, len(self.loader))
         self.step = self._start = self.loader.epoch * len(self.loader) + self.loader.step
-        if self.step >= self.total_steps:
-            raise ConfigError(
-                f"nothing is left to do: the Loader stands after step {self.step}, and the run ends at step "
-                f"{self.total_steps}: raise max_epochs or max_steps, or call loader.set_epoch(0)"
-            )
+        self.companion = companion
         model.to(self.device)
         self.optimizer = _optimizer_on_device(optimizer, parameters)
-        self._rates = Rates(schedule, self.optimizer, Span(self.total_steps, len(self.loader)))
+        self.rates = Rates(schedule, self.optimizer, Span(self.total_steps, len(self.loader)))
         self.average = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
         self.history = History(config.csv, validation_names)
-        self._progress = Progress(config.progress, self.step, self.total_steps)
-        self._recorder = Recorder(self.history, self._progress)
+        self._progress = Progress(config.progress, self.total_steps)
+        self.recorder = Recorder(self.history, self._progress)
+        self._folder = CheckpointFolder(config.checkpoints, config.keep_checkpoints) if config.checkpoints else None
+        self._saver = Saver(self._folder) if self._folder else None
+        self._resumed = self._resume(self._folder) if self._folder else ""
+        self._check_something_is_left()
         self.feed = DeviceFeed(self.device)
         self.last_step: Step | None = None
         self._open: ExitStack | None = None
         self._is_iterated = False
 
+    def _resume(self, folder: CheckpointFolder) -> str:
+        """Continue from the newest checkpoint, if there is one; say what was restored."""
+        steps = folder.steps()
+        if not steps:
+            return ""
+        if self.config.resume == "never":
+            raise ConfigError(
+                f"{folder.path} has checkpoints of a run, the newest one of step {steps[-1]}: continue it with "
+                'resume="auto", or choose another folder'
+            )
+        put_back(self, folder.read(steps[-1]))
+        self.step = self._start = steps[-1]
+        epoch, step = divmod(self.step, len(self.loader))
+        return (
+            f"resumed from {folder.of_step(self.step)}: step {self.step} of {self.total_steps} (step {step} of epoch "
+            f"{epoch} is next), {len(self.history)} rows of history"
+        )
+
+    def _check_something_is_left(self) -> None:
+        if self.step < self.total_steps:
+            return
+        if self._resumed:  # whoever starts a finished run again gets what it came to
+            self._complete()
+            return
+        raise ConfigError(
+            f"nothing is left to do: the Loader stands after step {self.step}, and the run ends at step "
+            f"{self.total_steps}: raise max_epochs or max_steps, or call loader.set_epoch(0)"
+        )
+
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(held(termination=self._saver is not None))
+            if self._saver is not None:
+                stack.enter_context(self._saver)
             if self._owns_loader:
                 stack.callback(self.loader.close)
             stack.enter_context(self.history)
-            stack.enter_context(self._progress)
+            stack.enter_context(self._progress.beginning_at(self.step))
+            if self._resumed:
+                self._progress.say(self._resumed)
             stack.enter_context(restored_generators(self.device))
             stack.enter_context(mode(self.model, training=True))
             self.optimizer.zero_grad()
             self._open = stack.pop_all()
-        self._recorder.watch.restart()
+        self.recorder.watch.restart()
         return self
 
     def __exit__(
@@ -155,16 +199,25 @@ class Run:
     ) -> None:
         if self._open is None:
             return
-        with held(), self._open:
-            self._open = None
-            if self._is_iterated and not self._owns_loader:
-                self._settle_loader()
-            if isinstance(error, Exception) and self.last_step is not None and not self.last_step.is_done:
-                error.add_note(f"headrace: in {self.last_step}")
-            if error is None:
-                self._write_row()
-                self._progress.say(f"{self._summary()}; {self.report.verdict}")
-            self._recorder.watch.lap(Phase.OTHER)
+        stack, self._open = self._open, None
+        try:
+            self._finish(error)
+        finally:
+            stack.__exit__(kind, error, trace)
+        if isinstance(error, Terminated) or self.stop_reason == "terminated":
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._is_iterated and not self._owns_loader:
+            self._settle_loader()
+        if isinstance(error, Exception) and self.last_step is not None and not self.last_step.is_done:
+            error.add_note(f"headrace: in {self.last_step}")
+        if error is None or isinstance(error, KeyboardInterrupt):
+            self.save()
+        if error is None:
+            self._write_row()
+            self._progress.say(f"{self._summary()}; {self.report.verdict}")
+        self.recorder.watch.lap(Phase.OTHER)
 
     def _summary(self) -> str:
         loss = f", loss {self.history[-1].loss:.4g}" if len(self.history) else ""
@@ -189,14 +242,14 @@ class Run:
         self._is_iterated = True
         # a loader that was left inside an epoch would go on with the next one: a run continues where it stands
         self.loader.load_state_dict(self.loader.state_dict())
-        self._recorder.watch.lap(Phase.OTHER)
+        self.recorder.watch.lap(Phase.OTHER)
         for host in self._batches():
             self.last_step = step = self._begin(host)
             yield step
             self._end(step)
             if self.is_stopped:
                 return
-            self._recorder.watch.lap(Phase.OTHER)
+            self.recorder.watch.lap(Phase.OTHER)
 
     def _batches(self) -> Iterator[Batch]:
         while not self.is_stopped:
@@ -214,7 +267,7 @@ class Run:
         self._lap_unless_hidden(Phase.TRANSFER)
         seed = partial(seed_step, self.device, self.loader.plan.seed, host.epoch, host.step)
         seed()
-        self._rates.before(host.epoch * len(self.loader) + host.step)
+        self.rates.before(host.epoch * len(self.loader) + host.step)
         return Step(
             host,
             batch,
@@ -228,10 +281,10 @@ class Run:
 
     def _lap_unless_hidden(self, phase: Phase) -> None:
         """Give the time to ``phase``, or to computing if the device was busy all the while: then it cost nothing."""
-        self._recorder.watch.lap(Phase.COMPUTE if self.feed.is_busy() else phase)
+        self.recorder.watch.lap(Phase.COMPUTE if self.feed.is_busy() else phase)
 
     def _update(self, step: Step, loss: torch.Tensor) -> None:
-        self._recorder.add(step, loss, self.optimizer.param_groups[0]["lr"])
+        self.recorder.add(step, loss, self.optimizer.param_groups[0]["lr"])
         # on a GPU the loss is unknown until somebody waits for it, and that would leave the device without work
         may_wait = self.device.type == "cpu" or step.number % self.config.log_every == 0
         if not may_wait or self._read_losses():
@@ -240,13 +293,13 @@ class Run:
         self.optimizer.zero_grad()
         self.feed.mark()
         self._progress.step()
-        self._recorder.watch.lap(Phase.COMPUTE)
+        self.recorder.watch.lap(Phase.COMPUTE)
 
     def _change_weights(self) -> None:
         if self.config.clip is not None:
             clip_gradients(self._parameters, self.config.clip)
         self.optimizer.step()
-        self._rates.after()
+        self.rates.after()
         if self.average is not None:
             self.average.update()
 
@@ -256,13 +309,38 @@ class Run:
         is_last = step.number == self.total_steps
         if is_last or step.number % self.config.log_every == 0:
             self._write_row()
+        every = self.config.checkpoint_every
+        if is_last or (step.is_epoch_end if every == "epoch" else step.number % every == 0):
+            self.save()
         if is_last:
-            by_epochs = step.number == self.config.max_epochs * len(self.loader)
-            self.stop("max epochs completed" if by_epochs else "max steps completed")
+            self._complete()
+
+    def _complete(self) -> None:
+        by_epochs = self.total_steps == self.config.max_epochs * len(self.loader)
+        self.stop("max epochs completed" if by_epochs else "max steps completed")
+
+    def save(self) -> None:
+        """Save a checkpoint, if the config names a folder and this step is not saved yet.
+
+        It is copied at once and written in the background. A step that is not done, or whose loss is not finite, is
+        never saved.
+
+        Raises:
+            ConfigError: the optimizer, a scheduler or the companion holds something that no checkpoint can.
+
+        Warns:
+            RuntimeWarning: an earlier one could not be written.
+        """
+        if self._saver is None or self.step in (self._saver.saved_step, self._start):
+            return
+        if self.last_step is None or self.last_step.number != self.step or not self.check_finite():
+            return
+        self._saver.save(take(self))
+        self.recorder.watch.lap(Phase.CHECKPOINT)
 
     def _write_row(self, validation: Mapping[str, float] | None = None) -> None:
         self.check_finite()
-        self._recorder.write(validation)
+        self.recorder.write(validation)
 
     @property
     def is_stopped(self) -> bool:
@@ -271,11 +349,11 @@ class Run:
 
     def check_finite(self) -> bool:
         """Wait for the losses so far; if one is NaN or infinite, stop the run and return False."""
-        self._recorder.watch.lap(Phase.OTHER)
+        self.recorder.watch.lap(Phase.OTHER)
         return self._read_losses()
 
     def _read_losses(self) -> bool:
-        complaint = self._recorder.read()
+        complaint = self.recorder.read()
         if complaint is not None:
             self.stop_reason, self.message = "loss not finite", complaint
         return self.stop_reason != "loss not finite"
@@ -300,7 +378,7 @@ class Run:
         """
         self._write_row(validation)
         if "loss" in validation:
-            self._rates.validated(validation["loss"])
+            self.rates.validated(validation["loss"])
 
     @contextmanager
     def validating(self) -> Iterator[None]:
@@ -313,15 +391,15 @@ class Run:
             with self.average.applied() if self.average else nullcontext():
                 yield
         finally:
-            self._recorder.watch.lap(Phase.VALIDATION)
+            self.recorder.watch.lap(Phase.VALIDATION)
 
     @property
     def report(self) -> Report:
         """Where the time went so far."""
         return Report(
-            seconds=dict(self._recorder.watch.seconds),
+            seconds=dict(self.recorder.watch.seconds),
             steps=self.step - self._start,
-            samples=self._recorder.samples,
+            samples=self.recorder.samples,
             workers=self.loader.workers,
             threads=torch.get_num_threads() if self.device.type == "cpu" else 0,
         )

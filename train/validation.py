@@ -115,6 +115,18 @@ class Validator:
         elif run.average is not None:
             run.average.exchange()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next validation is compared with, and the best weights."""
+        judged = {"best_step": self.best_step, "best_value": self.best_value, "misses": self._misses}
+        return judged | {"values": self.values} | {f"best/{name}": part for name, part in self._best_weights.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what ``state_dict`` returned."""
+        self.best_step, self.best_value, self._misses = state["best_step"], state["best_value"], state["misses"]
+        self.values = state["values"]
+        weights = {name.removeprefix("best/"): part for name, part in state.items() if name.startswith("best/")}
+        self._best_weights = weights
+
     def __enter__(self) -> Self:
         return self
 

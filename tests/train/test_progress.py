@@ -12,7 +12,7 @@ ROW = Row(step=2, epoch=1, loss=0.4123, images_per_second=1980.4, wait_share=0.0
 
 @pytest.mark.parametrize("style", ["lines", "bar"])  # stderr is no terminal here
 def test_lines_on_stderr(capsys: pytest.CaptureFixture[str], style: str) -> None:
-    with Progress(style, 0, 9) as progress:
+    with Progress(style, 9) as progress:
         progress.step()
         progress.row(ROW)
         progress.say("the end")
@@ -22,7 +22,7 @@ def test_lines_on_stderr(capsys: pytest.CaptureFixture[str], style: str) -> None
 
 
 def test_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("none", 0, 9) as progress:
+    with Progress("none", 9) as progress:
         progress.step()
         progress.row(ROW)
         progress.say("the end")
@@ -34,7 +34,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     termios.tcsetwinsize(theirs, (24, 120))
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
-        with Progress("bar", 3, 4) as progress:
+        with Progress("bar", 4).beginning_at(3) as progress:
             progress.row(ROW)
             progress.step()
             progress.say("the end")

@@ -19,7 +19,7 @@ def _report(workers: int = 2, steps: int = 10, **seconds: float) -> Report:
 def test_shares_add_up_to_one(seconds: list[float]) -> None:
     report = Report(dict(zip(Phase, seconds, strict=True)), steps=1, samples=1, workers=0)
     shares = report.shares
-    assert list(shares) == ["start", "data wait", "transfer", "compute", "validation", "other"]
+    assert list(shares) == ["start", "data wait", "transfer", "compute", "validation", "checkpoint", "other"]
     assert all(0 <= share <= 1 for share in shares.values())
     assert math.fsum(shares.values()) == pytest.approx(1.0 if any(seconds) else 0.0)
 
