@@ -19,7 +19,9 @@ from headrace.augment.resample import resample
 from headrace.datastores import AugmentedImageDatastore, Datastore, Loader
 from headrace.datastores.clock import Clock, Stage
 from headrace.datastores.decode import decode
+from headrace.datastores.messages import Task
 from headrace.datastores.schema import Field
+from headrace.datastores.worker import make_rows
 from headrace.errors import ConfigError, DecodeError, FieldError, ShapeError
 
 SIZES = [(60, 80), (75, 50), (90, 90), (48, 64), (100, 70), (64, 48)]
@@ -113,6 +115,21 @@ def test_small_images_do_not_depend_on_how_rows_are_cut_into_tasks(mode, augment
         rows = filled(data, part)
         assert rows["label"].tolist() == part.tolist()
         assert all(np.array_equal(row, alone[index]) for row, index in zip(rows["image"], part, strict=True))
+
+
+@pytest.mark.parametrize("damage", ["file", "size"])
+def test_a_bad_sample_among_many_small_ones_is_named_and_harms_no_other(damage) -> None:
+    files = [encode(photo(28, 28, number), "JPEG") for number in range(100)]
+    files[41] = files[41][:300] if damage == "file" else encode(photo(9, 28), "JPEG")
+    data = AugmentedImageDatastore((18, 20), MemorySource(files), mode="random_crop")
+    with pytest.raises((DecodeError, ShapeError), match="memory/picture41"):
+        filled(data, range(100))
+    rows = rows_of(data, 100)
+    done = make_rows(data, Task(0, 0, 0, DRAW, np.arange(100)), rows, Clock(), "substitute")
+    (incident,) = done.incidents
+    assert (incident.sample, incident.row) == (41, 41)
+    expected = [data.sample(incident.substitute if index == 41 else index, DRAW)["image"] for index in range(100)]
+    assert np.array_equal(rows["image"], expected)
 
 
 def test_colors_change_after_everything_else() -> None:
