@@ -48,7 +48,7 @@ class Batch:
 
     @property
     def images(self) -> torch.Tensor:
-        """uint8 (N, C, H, W), channels last in memory.
+        """uint8 (N, C, H, W), channels last in memory; float32 where the datastore normalises them.
 
         Raises:
             FieldError: the data have no "image".
