@@ -36,12 +36,9 @@ block, which saves most of the work but for reading the bits (``Decoder.reductio
 """
 
 import io
-import re
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, get_args
@@ -52,7 +49,8 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from ..errors import ConfigError, DecodeError
-from .exif import PREFIX, orientation_of
+from .exif import orientation_of
+from .headers import JpegHeader, jpeg_header, kind_of, scans_of, webp_size
 from .heif import codec_of, load_heic_reader
 from .quiet import QUIET
 
@@ -77,27 +75,6 @@ _REDUCTIONS, _LARGE = (2, 4, 8), 2**20
 
 #: Pixels that all scans of a JPEG may go through together: about five seconds. Cameras make up to about ten scans.
 _MAX_SCANNED = 2**32
-
-#: Markers of a JPEG: start of a scan, end of the image, those without a length, and all that do not belong to a scan.
-_SCAN, _END, _LONE, _MARKER = (
-    b"\xff\xda",
-    b"\xff\xd9",
-    (b"\xff\x01", b"\xff\xd8"),
-    re.compile(rb"\xff[^\x00\xd0-\xd7\xff]"),
-)
-
-#: How files begin, and Pillow's name for them. Naming one format keeps Pillow from trying its other readers, some of
-#: which start programs.
-_SIGNATURES = (
-    (0, b"\xff\xd8\xff", "JPEG"),
-    (0, b"\x89PNG\r\n\x1a\n", "PNG"),
-    (0, b"GIF8", "GIF"),
-    (8, b"WEBP", "WEBP"),
-    (0, b"BM", "BMP"),
-    *((0, b"P%d" % number, "PPM") for number in range(1, 7)),
-    (0, b"II*\0", "TIFF"),
-    (0, b"MM\0*", "TIFF"),
-)
 
 
 def decode(
@@ -186,7 +163,7 @@ class Decoder(threading.local):
         self.apply_orientation = apply_orientation
         self.max_pixels = max_pixels
         self._scratch = np.empty(0, np.uint8)
-        self._header: _JpegHeader | None = None  # of the last file
+        self._header: JpegHeader | None = None  # of the last file
 
     def __reduce__(self) -> tuple[Callable[..., "Decoder"], tuple[object, ...]]:
         return _decoder, (self.color, self.apply_orientation, self.max_pixels)
@@ -252,10 +229,10 @@ class Decoder(threading.local):
             pixels = convert(Image.fromarray(pixels), "gray")
         return pixels, header.exif
 
-    def _header_of(self, data: bytes) -> "_JpegHeader | None":
+    def _header_of(self, data: bytes) -> JpegHeader | None:
         """Read a JPEG's header; images of one size from one program often have the same, byte for byte."""
         if self._header is None or not data.startswith(self._header.start):
-            self._header = _jpeg_header(data)
+            self._header = jpeg_header(data)
         return self._header
 
     def _any(self, data: bytes, reduced: int = 1) -> tuple[Pixels, bytes]:
@@ -328,7 +305,7 @@ def _decoder(color: Color, apply_orientation: bool, max_pixels: int) -> Decoder:
 @contextmanager
 def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     """Decode an image with the one reader that its first bytes name."""
-    kind = next((name for at, magic, name in _SIGNATURES if data.startswith(magic, at)), None) or codec_of(data)
+    kind = kind_of(data) or codec_of(data)
     if kind is None:
         raise DecodeError("no image format that is read here begins like this")
     if kind == "HEIF":
@@ -339,7 +316,7 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     if kind not in Image.OPEN:
         raise DecodeError(f"this Pillow was built without {kind}: install a newer one, or convert the file")
     if kind == "WEBP":  # Pillow makes room for the pixels when it opens one
-        _check_size(*_webp_size(data), max_pixels)
+        _check_size(*webp_size(data), max_pixels)
     with QUIET, Image.open(io.BytesIO(data), formats=(kind,)) as image:
         _check_size(image.width, image.height, max_pixels)
         if kind == "JPEG":
@@ -380,30 +357,10 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
 
 
 def _check_scans(data: bytes, width: int, height: int) -> None:
-    """Refuse a JPEG of many scans: each one goes through all pixels, and may take no more than 14 bytes of the file."""
     most = _MAX_SCANNED // max(1, width * height)
-    if data.count(_SCAN) <= most:
-        return
-    scans, at = 0, 2  # the bytes may lie in what follows the image, a film for example
-    while (match := _MARKER.search(data, at)) and match[0] != _END:
-        scans += match[0] == _SCAN
-        at = match.end() + (0 if match[0] in _LONE else int.from_bytes(data[match.end() : match.end() + 2], "big"))
+    scans = scans_of(data, most)
     if scans > most:
         raise DecodeError(f"it goes {scans} times over its {width} x {height} pixels: no camera writes such a JPEG")
-
-
-def _webp_size(data: bytes) -> tuple[int, int]:
-    """Return the width and height that a WebP file claims, or 0, 0 where Pillow will find no header either."""
-    kind, canvas, frame = data[12:16], data[24:30], data[23:30]
-    if kind == b"VP8X" and len(canvas) == 6:
-        return int.from_bytes(canvas[:3], "little") + 1, int.from_bytes(canvas[3:], "little") + 1
-    if kind == b"VP8L" and len(frame) >= 2:
-        bits = int.from_bytes(data[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8 " and len(frame) == 7:
-        width, height = struct.unpack_from("<HH", frame, 3)
-        return width & 0x3FFF, height & 0x3FFF
-    return 0, 0
 
 
 def _complaint(data: bytes, error: Exception, where: str) -> str:
@@ -419,45 +376,6 @@ def _complaint(data: bytes, error: Exception, where: str) -> str:
         f"{where} cannot be decoded: {cause} ({len(data)} bytes, beginning with {data[:12]!r}); "
         "replace the file, or let a Loader do without it (on_error)"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _JpegHeader:
-    start: bytes  # all that was read of the file
-    width: int
-    height: int
-    channels: int
-    several_scans: bool
-    exif: bytes
-
-
-def _jpeg_header(data: bytes) -> _JpegHeader | None:
-    """Read what comes before the first scan, or return None for all but 8-bit baseline and progressive gray and color.
-
-    Takes 2 to 4 microseconds, a tenth of what Pillow takes to open the file.
-    """
-    frame, exif = None, list[bytes]()
-    at = 2 if data.startswith(b"\xff\xd8") else len(data)
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], data[at + 2] << 8 | data[at + 3]
-        end = at + 2 + length
-        if marker == 0xDA:  # start of scan
-            if frame is None:
-                return None
-            width, height, channels, progressive = frame
-            several = progressive or data[at + 4 : at + 5] != bytes((channels,))
-            return _JpegHeader(data[: at + 5], width, height, channels, several, b"".join(exif))
-        if marker in (0xC0, 0xC1, 0xC2) and frame is None and length >= 8 and end <= len(data):
-            precision, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
-            frame = (width, height, channels, marker == 0xC2)  # a progressive one
-            if precision != 8 or channels not in (1, 3) or not (width and height):
-                return None
-        elif marker == 0xE1 and data.startswith(PREFIX, at + 4, end):
-            exif.append(data[at + 4 + len(PREFIX) : end])  # a block of more than 64 KB comes in pieces
-        elif not (marker in (0xC4, 0xDB, 0xDD, 0xFE) or 0xE0 <= marker <= 0xEF) or length < 2:
-            return None
-        at = end
-    return None
 
 
 #: Of the TIFF specification, revision 6.0.

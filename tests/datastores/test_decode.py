@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from pictures import encode, exif, photo, with_exif
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin, features
 
-from headrace.datastores.decode import MAX_PIXELS, Decoder, _jpeg_header, decode, decode_mask
+from headrace.datastores.decode import MAX_PIXELS, Decoder, decode, decode_mask
+from headrace.datastores.headers import jpeg_header
 from headrace.errors import ConfigError, DecodeError
 
 PHOTO = photo(37, 53)
@@ -472,7 +473,7 @@ def test_files_that_begin_alike_are_not_taken_for_each_other() -> None:
     first, second = (encode(photo(20, 30, number), "JPEG") for number in range(2))
     wider, gray = encode(photo(20, 31), "JPEG"), encode(photo(20, 30)[..., 0], "JPEG")
     turned = with_exif(first, exif(6))
-    start = _jpeg_header(first).start
+    start = jpeg_header(first).start
     assert second.startswith(start)
     for file in (first, second, wider, second, gray, first, turned, first):
         assert np.array_equal(decoder(file, nowhere), decode(file, where=""))
