@@ -102,11 +102,12 @@ def fed(name: str, shards: Path, workers: int, rounds: int) -> list[str]:
             rate, wait = real(name, loader)
             rates["JPEG shards"].append(rate)
             waits.append(wait)
+        syncs = synchronisations(name, loader)
     whole = statistics.median(rates["synthetic"])
     rows = [
         f"| {name} | {arm} | {_shown(found)} | {statistics.median(found) / whole:.3f} |" for arm, found in rates.items()
     ]
-    wait = f"data wait {100 * statistics.median(waits):.1f} % of the training time, {workers} workers"
+    wait = f"data wait {100 * statistics.median(waits):.1f} % of the training time, {workers} workers; {syncs}"
     return ["| model | data | images/s (spread) | of synthetic |", "|---|---|---|---|", *rows, "", wait]
 
 
@@ -163,6 +164,25 @@ def real(name: str, loader: Loader) -> tuple[float, float]:
                 marks[step.number] = (time.perf_counter(), run.report.wait_share)
     (start, _), (end, wait) = marks[steps // 2], marks[3 * steps]
     return (3 * steps - steps // 2) * BATCH / (end - start), wait
+
+
+def synchronisations(name: str, loader: Loader, steps: int = 8) -> str:
+    """Count how often the host waits for the GPU in some steps, as torch's profiler sees it."""
+    model, optimizer = _model(name)
+    loader.set_epoch(0)
+    config = TrainConfig(max_steps=10 + steps, progress="none", device="cuda", log_every=10**6)
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    with Run(model, loader, optimizer, config, prepare=normalized_images(NORMALIZE)) as run:
+        for step in run:
+            step.backward(_loss(model, step.inputs, step.targets))
+            step.update()
+            if step.number == 10:
+                profiler.start()
+            if step.number == 9 + steps:
+                profiler.stop()
+    waits = [event for event in profiler.key_averages() if "Synchronize" in event.key or event.key == "aten::item"]
+    found = ", ".join(f"{event.count} x {event.key}" for event in waits) or "none"
+    return f"waits of the host for the GPU in {steps - 1} steps: {found}"
 
 
 def _shown(values: list[float]) -> str:
