@@ -19,7 +19,7 @@ from .scratch import Scratch
 from .staging import STAGING_NAME
 from .storage import Storage, os_failure
 
-__all__ = ["Catalog", "IndexMode", "ShardFile", "find_shards", "load_index"]
+__all__ = ["Catalog", "IndexMode", "ShardFile", "find_shards", "list_shards", "load_index"]
 
 #: "auto": use the index beside the shards, or scan those without one; "require": an error without one; "scan": always.
 IndexMode = Literal["auto", "require", "scan"]
@@ -93,6 +93,21 @@ def find_shards(
         if finder.scratch is not None:
             finder.scratch.remove()
         raise
+
+
+def list_shards(storage: Storage, paths: Sequence[str]) -> Iterator[tuple[str, Index | None, list[str]]]:
+    """Go through folders without looking into any tar: (folder, index of these shards or None, their paths).
+
+    Raises:
+        MissingDataError, ConfigError, ShardError: as ``find_shards``, but for the tars.
+    """
+    finder = _Finder(storage, "auto", None)
+    for folder, names in _groups(storage, paths):
+        part = finder.known(folder, names)
+        if part is not None:
+            yield folder, part, [f"{folder}/{entry.name}" for entry in part.entries]
+        else:
+            yield folder, None, finder.unknown(folder, names)
 
 
 def _groups(storage: Storage, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -188,16 +203,23 @@ class _Finder:
 
     def add(self, folder: str, names: list[str]) -> None:
         """Add these shards of a folder, or all of them."""
-        if self.mode != "scan":
-            index = self._index(folder)
-            part = index.select(names) if index is not None and names else index
-            if part is not None:
-                paths = [f"{folder}/{entry.name}" for entry in part.entries]
-                self.files += [ShardFile(path, path + SUFFIX) for path in paths]
-                self.parts.append(part)
-                return
+        part = None if self.mode == "scan" else self.known(folder, names)
+        if part is None:
+            self._scan(self.unknown(folder, names))
+            return
+        paths = [f"{folder}/{entry.name}" for entry in part.entries]
+        self.files += [ShardFile(path, path + SUFFIX) for path in paths]
+        self.parts.append(part)
+
+    def known(self, folder: str, names: list[str]) -> Index | None:
+        """Return the index of these shards of a folder, or of all of them, if there is one that knows them."""
+        index = self._index(folder)
+        return index.select(names) if index is not None and names else index
+
+    def unknown(self, folder: str, names: list[str]) -> list[str]:
+        """Return the paths of these shards of a folder, or of all that lie there, where no index knows them."""
         self._refuse(folder)
-        self._scan([f"{folder}/{name}" for name in names or self._tars(folder)])
+        return [f"{folder}/{name}" for name in names or self._tars(folder)]
 
     def _index(self, folder: str) -> Index | None:
         if folder not in self.indexes:

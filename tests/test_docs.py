@@ -40,7 +40,7 @@ def test_the_readme_runs(tmp_path: Path) -> None:
     commands = [
         line[2:] for block in _blocks("console") for line in block.splitlines() if line.startswith("$ headrace")
     ]
-    assert [command.split()[1] for command in commands] == ["build", "inspect", "bench", "view"]
+    assert [command.split()[1] for command in commands] == ["build", "inspect", "verify", "bench", "view"]
     for command in commands:
         words = command.replace("~", str(tmp_path)).split()[1:]
         subprocess.run([sys.executable, "-m", "headrace.tools.cli", *words], cwd=tmp_path, check=True)

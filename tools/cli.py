@@ -27,6 +27,7 @@ _COMMANDS = {
     "build": "pack a folder of images into shards",
     "index": "make an index for shards that have none",
     "inspect": "say what is in a set of shards",
+    "verify": "check that a set of shards is whole, and name everything that is not",
     "view": "draw a contact sheet: originals above what a model would see of them",
     "bench": "measure how fast a dataset loads here, and say what limits it",
     "demo": "the whole main job on real images: shards, background workers, a trained model",

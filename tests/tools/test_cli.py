@@ -20,7 +20,16 @@ def headrace(*arguments: object, **options: object) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["build", "--help"], ["index", "-h"], ["inspect", "-h"], ["view", "-h"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["build", "--help"],
+        ["index", "-h"],
+        ["inspect", "-h"],
+        ["verify", "-h"],
+        ["view", "-h"],
+    ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = (
@@ -35,7 +44,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert result.stdout.startswith(f"headrace {__version__}" if arguments == ["--version"] else "usage: headrace")
 
 
-@pytest.mark.parametrize("command", ["build", "index", "inspect"])
+@pytest.mark.parametrize("command", ["build", "index", "inspect", "verify"])
 def test_commands_do_their_work_without_torch(command: str, tmp_path: Path) -> None:
     write_shards(tmp_path / "set")
     (tmp_path / "images").mkdir()
@@ -43,6 +52,7 @@ def test_commands_do_their_work_without_torch(command: str, tmp_path: Path) -> N
         "build": [str(_images(tmp_path / "images")), str(tmp_path / "out")],
         "index": [str(tmp_path / "set")],
         "inspect": [str(tmp_path / "set"), "--sample", "0"],
+        "verify": [str(tmp_path / "set"), "--deep"],
     }[command]
     code = (
         f"import sys\nfrom headrace.tools.cli import main\nassert main({[command, *arguments]!r}) == 0\n"
@@ -135,7 +145,7 @@ def test_no_memory_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["~no-such-user-here", "loop", "x" * 300, "loop/below"])
-@pytest.mark.parametrize("command", ["build", "inspect", "index", "view", "bench"])
+@pytest.mark.parametrize("command", ["build", "inspect", "verify", "index", "view", "bench"])
 def test_paths_that_nothing_can_lie_at_are_one_line(
     tmp_path: Path, command: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
