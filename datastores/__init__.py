@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .loader import Loader
     from .normalized import normalize
     from .plan import Plan
+    from .remote import Retry
     from .sharded import ShardDatastore
     from .transformed import transform
 
@@ -25,6 +26,7 @@ __all__ = [
     "Loader",
     "OnError",
     "Plan",
+    "Retry",
     "ShardDatastore",
     "decode_mask",
     "normalize",
@@ -41,6 +43,7 @@ __getattr__, __dir__ = lazy_exports(
         "Loader": "loader",
         "OnError": "incidents",
         "Plan": "plan",
+        "Retry": "remote",
         "ShardDatastore": "sharded",
         "decode_mask": "decode",
         "normalize": "normalized",

@@ -24,16 +24,24 @@ __all__ = ["Catalog", "IndexMode", "ShardFile", "find_shards", "list_shards", "l
 #: "auto": use the index beside the shards, or scan those without one; "require": an error without one; "scan": always.
 IndexMode = Literal["auto", "require", "scan"]
 
+_ANCHOR = re.compile(r"[A-Za-z0-9.+-]+://[^/]*|")  # of a URL: scheme and host, in which nothing is a wildcard
 _RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)")
 _MAX_EXPANSION = 10_000_000  # more shards than this is a slip of the hand
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """Where a shard and its packed offset table lie."""
+    """Where a shard and its packed offset table lie.
+
+    Args:
+        path: of the shard.
+        table: path of its table.
+        scanned: the shard's identity when its headers were read; None where an index tells what it must be.
+    """
 
     path: str
     table: str
+    scanned: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +165,31 @@ def _exists(storage: Storage, path: str) -> bool:
 def _is_folder(storage: Storage, path: str) -> bool:
     if path.endswith(".tar"):
         return False  # the usual case needs no look
+    if _names(storage, path) is not None:
+        return True
     try:
-        storage.names(path)
+        storage.size(f"{path}/{INDEX_NAME}")  # many web servers list nothing
     except MissingDataError:
         return False
     return True
+
+
+def _names(storage: Storage, folder: str) -> list[str] | None:
+    """Return what lies in a folder, or None where there is no such folder, or none that can be listed."""
+    try:
+        return storage.names(folder)
+    except MissingDataError:
+        return None
 
 
 def _glob(storage: Storage, pattern: str) -> list[str]:
     """Return what matches a pattern, part by part, in natural order; hidden names only if the pattern says so."""
     if not set(pattern) & set("*?["):
         return [pattern]
-    matches = [""]
-    for part in pattern.lstrip("/").split("/"):
+    match = _ANCHOR.match(pattern)
+    anchor = match[0] if match else ""
+    matches = [anchor]
+    for part in pattern.removeprefix(anchor).lstrip("/").split("/"):
         if set(part) & set("*?["):
             matches = [f"{folder}/{name}" for folder in matches for name in _matching(storage, folder or "/", part)]
         else:
@@ -180,11 +200,8 @@ def _glob(storage: Storage, pattern: str) -> list[str]:
 
 
 def _matching(storage: Storage, folder: str, part: str) -> list[str]:
-    try:
-        names = storage.names(folder)
-    except MissingDataError:
-        return []
-    shown = [name for name in names if not name.startswith(".") or part.startswith(".")]
+    names = _names(storage, folder)
+    shown = [name for name in names or () if not name.startswith(".") or part.startswith(".")]
     return sorted((name for name in shown if fnmatch.fnmatchcase(name, part)), key=natural_key)
 
 
@@ -229,7 +246,7 @@ class _Finder:
     def _refuse(self, folder: str) -> None:
         if self.mode == "require":
             raise ConfigError(f"{folder} has no {INDEX_NAME} for these shards: make one with `headrace index {folder}`")
-        if STAGING_NAME in self.storage.names(folder) and load_index(self.storage, folder) is None:
+        if STAGING_NAME in (_names(self.storage, folder) or ()) and load_index(self.storage, folder) is None:
             raise MissingDataError(
                 f"{folder} is no dataset: a build is writing into it, or was killed (it holds {STAGING_NAME}): "
                 "wait for it, or run `headrace build` again"
@@ -250,7 +267,7 @@ class _Finder:
             scanned = scan_shard(self.storage, path)
             entries.append(scanned.entry())
             fields.update(scanned.table.fields)
-            self.files.append(ShardFile(path, self._keep(scanned.table)))
+            self.files.append(ShardFile(path, self._keep(scanned.table), self.storage.identity(path)))
             self.skipped += scanned.skipped
             if self.on_scan is not None:
                 self.on_scan()

@@ -11,7 +11,7 @@ from ..errors import ConfigError, MissingDataError, SampleError, ShardError
 from .datastore import EncodedImage, ImageSource, fingerprint_of
 from .listing import IMAGE_EXTENSIONS, ImageFiles, list_images, natural_key
 from .schema import IntArray
-from .storage import Location, as_locations, open_storage, read_file
+from .storage import Location, as_locations, local_path, read_file
 
 __all__ = ["ImageDatastore", "LabelSource"]
 
@@ -62,7 +62,7 @@ class ImageDatastore(ImageSource):
     ) -> None:
         if label_source not in ("auto", "foldernames", None):
             raise ConfigError(f'label_source must be "auto", "foldernames" or None, got {label_source!r}')
-        _, paths = open_storage(as_locations(location))
+        paths = [local_path(one) for one in as_locations(location)]
         extensions = IMAGE_EXTENSIONS if file_extensions is None else [e.lower().lstrip(".") for e in file_extensions]
         self._files = list_images(paths, include_subfolders=include_subfolders, extensions=extensions)
         if not len(self._files):

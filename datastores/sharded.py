@@ -2,7 +2,9 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from .datastore import EncodedImage, ImageSource, fingerprint_of
 from .index import Index
 from .listing import IMAGE_EXTENSIONS
 from .offsets import Span
+from .remote import RemoteOptions, Retry
 from .schema import IntArray
 from .shards import OpenShard, ShardReader
 from .storage import Location
@@ -32,17 +35,23 @@ class ShardDatastore(ImageSource):
     about 100 bytes each, until this object is gone; ``headrace index`` saves that.
 
     Args:
-        location: a folder, a tar, a pattern (``*``, ``?``, ``[...]``, ``{000000..000123}``), or a list of these; local
-            paths or ``file://``. Tars of a folder without index are taken in natural order of their names.
+        location: a folder, a tar, a pattern (``*``, ``?``, ``[...]``, ``{000000..000123}``), or a list of these: local
+            paths, ``file://``, or URLs of one scheme that fsspec knows (``s3://``, ``https://`` and more). Tars of a
+            folder without index are taken in natural order of their names. A web server needs to serve byte ranges,
+            and to list the folder unless it has an index or the tars are named.
         index: "auto" uses an index where there is one; "require" refuses shards without; "scan" ignores it.
         image_field: fields that hold the image, first choice first, for example "jpg" or "jpg;png"; default: the
             formats that can be decoded (``listing.IMAGE_EXTENSIONS``). Each sample may have another one of them.
         label_field: field with the class number in ASCII digits; None ignores labels. Without any "cls" field there are
             no labels.
+        anonymous: send no credentials to a remote place.
+        storage_options: arguments of fsspec's file system for it, such as ``endpoint_url`` or ``headers``.
+        retry: how long it is asked for something.
 
     Raises:
         MissingDataError: there are no such shards, or no samples in them.
-        ShardError: a tar or an index is damaged, or they do not fit each other.
+        ShardError: a tar or an index is damaged, they do not fit each other, or a remote place refuses or does not
+            answer.
         DuplicateKeyError: a shard has the same field of the same key twice.
         ConfigError: an argument cannot work, or no sample has such an image or label field.
 
@@ -65,8 +74,12 @@ class ShardDatastore(ImageSource):
         index: IndexMode = "auto",
         image_field: str | None = None,
         label_field: str | None = "cls",
+        anonymous: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        retry: Retry | None = None,
     ) -> None:
-        self._reader = ShardReader(location, index)
+        remote = RemoteOptions(anonymous, storage_options or {}, retry or Retry())
+        self._reader = ShardReader(location, index, remote=remote)
         self._image_fields = _image_fields(image_field, self.fields)
         self._label_field = _label_field(label_field, self.fields)
 

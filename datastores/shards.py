@@ -15,8 +15,10 @@ from .catalog import Catalog, IndexMode, ShardFile, find_shards
 from .datastore import as_index
 from .index import Index, scan_shard
 from .offsets import OffsetTable, Span
+from .places import open_storage
+from .remote import RemoteOptions
 from .schema import IntArray
-from .storage import Location, Storage, affordable_descriptors, as_locations, open_storage, sha256_of
+from .storage import LocalStorage, Location, Storage, affordable_descriptors, as_locations, sha256_of
 
 __all__ = ["OpenShard", "ShardReader"]
 
@@ -54,6 +56,7 @@ class ShardReader:
         location: see ``ShardDatastore``.
         mode: what to do with and without an index.
         on_scan: called after the headers of each shard without index were read.
+        remote: how remote places are reached.
 
     Raises:
         MissingDataError: there are no such shards, or no samples in them.
@@ -63,11 +66,15 @@ class ShardReader:
     """
 
     def __init__(
-        self, location: Location, mode: IndexMode = "auto", on_scan: Callable[[], object] | None = None
+        self,
+        location: Location,
+        mode: IndexMode = "auto",
+        on_scan: Callable[[], object] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         if mode not in ("auto", "require", "scan"):
             raise ConfigError(f'index must be "auto", "require" or "scan", got {mode!r}')
-        self.storage, paths = open_storage(as_locations(location))
+        self.storage, paths = open_storage(as_locations(location), remote)
         self.catalog = find_shards(self.storage, paths, mode, on_scan)
         self.shard = self._opener()
 
@@ -112,10 +119,7 @@ class ShardReader:
         """
         found = self.storage.identity(shard.path)
         if found != shard.identity:
-            raise ShardError(
-                f"{shard.path} was replaced while it was in use (it was {shard.identity}, now {found}: size, time, "
-                "inode): start again with the new shards"
-            )
+            raise _replaced(shard.path, shard.identity, found)
         start, end = _extent(spans)
         if end - start > sum(map(itemgetter(1), spans)) + _MAX_GAP * (len(spans) - 1):
             return [self.storage.read(shard.path, offset, length) for offset, length in spans]
@@ -197,12 +201,16 @@ def _open_shard(storage: Storage, catalog: Catalog, number: int) -> OpenShard:
     if not set(table.fields) <= set(catalog.index.fields):
         raise _unfit(file.table, "the fields", str(list(catalog.index.fields)), str(list(table.fields)))
     columns = {name: column for column, name in enumerate(table.fields)}
-    return OpenShard(file.path, storage.identity(file.path), table, columns)
+    identity = storage.identity(file.path)
+    if file.scanned not in (None, identity):
+        raise _replaced(file.path, str(file.scanned), identity)
+    return OpenShard(file.path, identity, table, columns)
 
 
 def _open_table(storage: Storage, file: ShardFile, sha256: str) -> tuple[OffsetTable, str]:
     try:
-        data = storage.open(file.table)
+        # Tables of shards that were scanned lie in a temporary folder here, wherever the shards are.
+        data = (storage if file.scanned is None else LocalStorage(1)).open(file.table)
         return OffsetTable.open(data, file.table), sha256_of(data)
     except MissingDataError:  # not copied along with the tar, or the temporary folder is gone
         scanned = scan_shard(storage, file.path)
@@ -210,6 +218,13 @@ def _open_table(storage: Storage, file: ShardFile, sha256: str) -> tuple[OffsetT
         if found != sha256:
             raise _unfit(file.path, "an offset table with SHA-256", sha256, found) from None
         return scanned.table, found
+
+
+def _replaced(path: str, was: str, now: str) -> ShardError:
+    return ShardError(
+        f"{path} was replaced while it was in use (it was {was}, now {now}: size, then time and inode, or the ETag): "
+        "start again with the new shards"
+    )
 
 
 def _unfit(path: str, what: str, stated: str, found: str) -> ShardError:

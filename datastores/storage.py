@@ -27,10 +27,10 @@ __all__ = [
     "as_locations",
     "fsync_folder",
     "local_path",
-    "open_storage",
     "os_failure",
     "read_file",
     "sha256_of",
+    "without_secrets",
 ]
 
 #: One location, or several whose samples follow one another.
@@ -131,18 +131,6 @@ def as_locations(location: Location) -> list[str]:
     return [os.fspath(one) for one in several]
 
 
-def open_storage(locations: Sequence[str]) -> tuple[Storage, list[str]]:
-    """Return the storage that serves these locations, and their paths in it.
-
-    Args:
-        locations: see ``local_path``.
-
-    Raises:
-        ConfigError: a location is of a kind that this version cannot read.
-    """
-    return LocalStorage(), [local_path(location) for location in locations]
-
-
 def local_path(location: str | os.PathLike[str]) -> str:
     """Return the absolute path of a location; the one rule for all that is read or written.
 
@@ -151,7 +139,7 @@ def local_path(location: str | os.PathLike[str]) -> str:
             home folders; a folder that is called ``~`` is ``./~``.
 
     Raises:
-        ConfigError: the location is of a kind that this version cannot read.
+        ConfigError: the location is not local.
         MissingDataError: the path is relative, and the current folder is gone.
 
     Example:
@@ -164,7 +152,8 @@ def local_path(location: str | os.PathLike[str]) -> str:
         path, separator = rest, ""
     if separator or path.startswith("pipe:"):
         raise ConfigError(
-            f"{path!r} is not local: this version reads local paths and file:// only, so copy the shards to a disk"
+            f"{without_secrets(path)!r} is not local: a local path, or file:// followed by one, is wanted here; only "
+            "shards are read from other places"
         )
     if "\0" in path:
         raise ConfigError(f"{path!r} is no path: it holds a zero byte")
@@ -174,6 +163,20 @@ def local_path(location: str | os.PathLike[str]) -> str:
         return str(found if found.is_absolute() else Path.cwd() / found)
     except FileNotFoundError as error:
         raise os_failure(error, f"looking for the current folder, which {path} is relative to") from error
+
+
+def without_secrets(url: str) -> str:
+    """Return a location as it may be shown: without what stands before ``@``, and without a query.
+
+    Example:
+        >>> without_secrets("https://me:word@host/x.tar?signature=1")
+        'https://host/x.tar'
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
 
 
 def affordable_descriptors(most: int) -> int:

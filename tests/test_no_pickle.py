@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MAY_PICKLE = {"datastores/payload.py", "datastores/messages.py"}
+MAY_PICKLE = {"datastores/payload.py", "datastores/messages.py", "datastores/contract.py"}  # what they make here
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 FILES = sorted(
     str(path.relative_to(ROOT))
@@ -36,5 +36,5 @@ def test_it_cannot_unpickle(name: str) -> None:
         assert not used or name in MAY_PICKLE, f"{name}:{node.lineno} uses {used}"  # type: ignore[attr-defined]
 
 
-def test_the_two_that_may_are_still_there() -> None:
+def test_those_that_may_are_still_there() -> None:
     assert set(FILES) >= MAY_PICKLE

@@ -40,6 +40,7 @@ PUBLIC = {
         "Loader",
         "OnError",
         "Plan",
+        "Retry",
         "ShardDatastore",
         "decode_mask",
         "normalize",

@@ -7,7 +7,6 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, DestinationError, MissingDataError, ShardError
@@ -48,13 +47,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _folder(shards: "ShardReader") -> str:
     """Return the one folder that all shards lie in, having made sure that it holds no others."""
-    paths = [Path(file.path) for file in shards.catalog.files]
-    folders = {str(path.parent) for path in paths}
+    places = [file.path.rpartition("/") for file in shards.catalog.files]
+    folders = {folder for folder, _, _ in places}
     if len(folders) > 1:
         raise ConfigError(f"the shards lie in {len(folders)} folders: index one folder after the other")
     folder = folders.pop()
     tars = {name for name in shards.storage.names(folder) if name.endswith(".tar") and not name.startswith(".")}
-    others = sorted(tars - {path.name for path in paths})
+    others = sorted(tars - {name for _, _, name in places})
     if others:
         raise ConfigError(f"{folder} holds more shards ({others[0]}): an index is for all of them, so name the folder")
     return folder
@@ -107,10 +106,11 @@ def _publish(shards: "ShardReader", folder: str, index: "Index") -> None:
     """Write the offset tables that are missing or other ones, then the index."""
     from ..datastores.index import INDEX_NAME
     from ..datastores.offsets import SUFFIX
+    from ..datastores.storage import LocalStorage
 
     storage = shards.storage
     for file in shards.catalog.files:
-        table = storage.open(file.table)
+        table = LocalStorage(1).open(file.table)  # where the tables of scanned shards lie
         _write_if_other(storage, file.path + SUFFIX, table.read(0, table.size))
     _write_if_other(storage, f"{folder}/{INDEX_NAME}", index.pack())
 

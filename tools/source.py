@@ -24,9 +24,12 @@ def open_images(location: str) -> "ImageDatastore | ShardDatastore":
     """
     from ..datastores import ImageDatastore, ShardDatastore
     from ..datastores.index import INDEX_NAME
+    from ..datastores.remote import scheme_of
     from ..datastores.staging import STAGING_NAME
     from ..datastores.storage import LocalStorage, local_path
 
+    if scheme_of(location) not in ("", "file"):
+        return ShardDatastore(location)
     folder = local_path(location)
     try:
         names = LocalStorage().names(folder)

@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     from ..datastores.catalog import list_shards
     from ..datastores.check import check_shard
     from ..datastores.index import Index
-    from ..datastores.storage import as_locations, open_storage
+    from ..datastores.places import open_storage
+    from ..datastores.storage import as_locations
 
     storage, paths = open_storage(as_locations(options.location))
     groups = list(list_shards(storage, paths))
