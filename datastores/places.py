@@ -7,7 +7,7 @@ from ..errors import ConfigError
 from .remote import RemoteOptions, RemoteStorage, scheme_of
 from .storage import LocalStorage, Storage, local_path, without_secrets
 
-__all__ = ["open_storage"]
+__all__ = ["is_remote", "open_storage"]
 
 _QUERY = re.compile(r"\?[^/]*=")
 
@@ -29,6 +29,11 @@ def open_storage(locations: Sequence[str], options: RemoteOptions | None = None)
     if len(schemes) > 1 or any(scheme_of(location) == "file" for location in locations):
         raise ConfigError(f"locations must be of one kind, got {[without_secrets(location) for location in locations]}")
     return RemoteStorage(schemes[0], options), [_checked(location) for location in locations]
+
+
+def is_remote(location: str) -> bool:
+    """Whether a location is a URL of another place than this machine's files."""
+    return scheme_of(location) not in ("", "file")
 
 
 def _checked(location: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ..errors import ConfigError, ShardError
 from .failures import failure_of
 from .http import HttpTransport
+from .locks import ProcessLock
 from .s3 import S3Transport
 from .storage import Readable
 from .transport import CommonTransport, Stat, Transport, load_filesystem
@@ -122,6 +123,7 @@ class RemoteStorage:
         self.options = options or RemoteOptions()
         self._filesystem = load_filesystem(scheme)
         self._arguments = self.options.filesystem_options(scheme)
+        self._lock = ProcessLock()
         self._owner = 0
         self._transport: Transport | None = None
         self._inherited: list[Transport] = []
@@ -171,7 +173,7 @@ class RemoteStorage:
         if stat is None:
             stat = self._ask(f"opening {path}", lambda transport: transport.stat(path))
             while len(self._stats) >= _STATS:
-                self._stats.pop(next(iter(self._stats)), None)
+                self._stats.pop(next(iter(list(self._stats))), None)  # a copy: other threads add to it
             self._stats[path] = stat
         return stat
 
@@ -195,11 +197,12 @@ class RemoteStorage:
 
     def _own_transport(self) -> Transport:
         """Return the transport of this process; one that a fork brought along is kept, and never touched."""
-        if self._transport is None or self._owner != os.getpid():
-            if self._transport is not None:
-                self._inherited.append(self._transport)
-            self._transport, self._owner = self._make_transport(), os.getpid()
-        return self._transport
+        with self._lock:
+            if self._transport is None or self._owner != os.getpid():
+                if self._transport is not None:
+                    self._inherited.append(self._transport)
+                self._transport, self._owner = self._make_transport(), os.getpid()
+            return self._transport
 
     def _make_transport(self) -> Transport:
         if self.scheme in ("http", "https"):

@@ -1,5 +1,6 @@
 """WebDataset shards as a datastore of images."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -9,15 +10,17 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, FieldError, SampleError
+from .cache import Cache
 from .catalog import IndexMode
 from .datastore import EncodedImage, ImageSource, fingerprint_of
 from .index import Index
 from .listing import IMAGE_EXTENSIONS
 from .offsets import Span
+from .places import is_remote
 from .remote import RemoteOptions, Retry
 from .schema import IntArray
 from .shards import OpenShard, ShardReader
-from .storage import Location
+from .storage import Location, as_locations
 
 __all__ = ["ShardDatastore"]
 
@@ -44,6 +47,9 @@ class ShardDatastore(ImageSource):
             formats that can be decoded (``listing.IMAGE_EXTENSIONS``). Each sample may have another one of them.
         label_field: field with the class number in ASCII digits; None ignores labels. Without any "cls" field there are
             no labels.
+        cache_dir: where copies of remote shards are kept, in a folder of this user; default ``~/.cache/headrace``.
+        cache_bytes: that all copies there may take together; what was not used for the longest time goes first. 0:
+            none are made; default: half of what is free on that disk, with what the cache holds already.
         anonymous: send no credentials to a remote place.
         storage_options: arguments of fsspec's file system for it, such as ``endpoint_url`` or ``headers``.
         retry: how long it is asked for something.
@@ -74,12 +80,16 @@ class ShardDatastore(ImageSource):
         index: IndexMode = "auto",
         image_field: str | None = None,
         label_field: str | None = "cls",
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
         anonymous: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         retry: Retry | None = None,
     ) -> None:
         remote = RemoteOptions(anonymous, storage_options or {}, retry or Retry())
-        self._reader = ShardReader(location, index, remote=remote)
+        has_cache = cache_bytes != 0 and any(map(is_remote, as_locations(location)))
+        cache = Cache.make(cache_dir, cache_bytes) if has_cache else None
+        self._reader = ShardReader(location, index, remote=remote, cache=cache)
         self._image_fields = _image_fields(image_field, self.fields)
         self._label_field = _label_field(label_field, self.fields)
 

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, MissingDataError, ShardError
+from .cache import Cache
+from .cached import CachedStorage
 from .catalog import Catalog, IndexMode, ShardFile, find_shards
 from .datastore import as_index
 from .index import Index, scan_shard
 from .offsets import OffsetTable, Span
 from .places import open_storage
-from .remote import RemoteOptions
+from .remote import RemoteOptions, RemoteStorage
 from .schema import IntArray
 from .storage import LocalStorage, Location, Storage, affordable_descriptors, as_locations, sha256_of
 
@@ -57,6 +59,7 @@ class ShardReader:
         mode: what to do with and without an index.
         on_scan: called after the headers of each shard without index were read.
         remote: how remote places are reached.
+        cache: where copies of remote shards are kept; None: nowhere.
 
     Raises:
         MissingDataError: there are no such shards, or no samples in them.
@@ -71,11 +74,14 @@ class ShardReader:
         mode: IndexMode = "auto",
         on_scan: Callable[[], object] | None = None,
         remote: RemoteOptions | None = None,
+        cache: Cache | None = None,
     ) -> None:
         if mode not in ("auto", "require", "scan"):
             raise ConfigError(f'index must be "auto", "require" or "scan", got {mode!r}')
         self.storage, paths = open_storage(as_locations(location), remote)
         self.catalog = find_shards(self.storage, paths, mode, on_scan)
+        if cache is not None and isinstance(self.storage, RemoteStorage):
+            self.storage = CachedStorage(self.storage, cache, *_checksums(self.catalog))
         self.shard = self._opener()
 
     def _opener(self) -> Callable[[int], OpenShard]:
@@ -180,6 +186,13 @@ class ShardReader:
                 found = sha256_of(self.storage.open(shard.path))
                 if found != entry.sha256:
                     raise _unfit(shard.path, "SHA-256", entry.sha256, found)
+
+
+def _checksums(catalog: Catalog) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """Return path -> SHA-256 of the shards, and of the offset tables beside them."""
+    pairs = list(zip(catalog.index.entries, catalog.files, strict=True))
+    tables: dict[str, str | None] = {file.table: entry.offsets_sha256 for entry, file in pairs if file.scanned is None}
+    return {file.path: entry.sha256 for entry, file in pairs}, tables
 
 
 def _extent(spans: list[Span]) -> Span:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "verify": "check that a set of shards is whole, and name everything that is not",
     "view": "draw a contact sheet: originals above what a model would see of them",
     "bench": "measure how fast a dataset loads here, and say what limits it",
+    "cache": "show or remove the local copies of remote shards",
     "demo": "the whole main job on real images: shards, background workers, a trained model",
 }
 

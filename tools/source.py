@@ -1,9 +1,11 @@
 """What a command is given as URL: shards, or a folder of images."""
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from ..errors import MissingDataError
+from .cache import CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from ..datastores import ImageDatastore, ShardDatastore
@@ -24,12 +26,12 @@ def open_images(location: str) -> "ImageDatastore | ShardDatastore":
     """
     from ..datastores import ImageDatastore, ShardDatastore
     from ..datastores.index import INDEX_NAME
-    from ..datastores.remote import scheme_of
+    from ..datastores.places import is_remote
     from ..datastores.staging import STAGING_NAME
     from ..datastores.storage import LocalStorage, local_path
 
-    if scheme_of(location) not in ("", "file"):
-        return ShardDatastore(location)
+    if is_remote(location):
+        return ShardDatastore(location, cache_dir=os.environ.get(CACHE_VARIABLE))
     folder = local_path(location)
     try:
         names = LocalStorage().names(folder)

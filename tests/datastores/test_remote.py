@@ -24,6 +24,12 @@ from headrace.tools.cli import main
 QUICK = Retry(attempts=4, timeout=1.0, pause=0.01, longest_pause=0.05)
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches are made in a home folder that goes with the test."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
 def digest(images: ShardDatastore, workers: int = 0) -> str:
     """SHA-256 of everything that two epochs of augmented batches hold."""
     sha256 = hashlib.sha256()
@@ -122,7 +128,7 @@ def nth(fault: Fault, every: int) -> Callable[[int, str], Fault]:
 def test_every_fault_at_every_stage_changes_no_bit(shards: Path, kind: str, fault: Fault) -> None:
     every, retry = (7 if fault == "hang" else 3), Retry(attempts=4, timeout=0.3, pause=0.01, longest_pause=0.02)
     with web_server(shards) as site, fault_proxy(site.port, nth(fault, every)) as proxy:
-        remote = ShardDatastore(f"{proxy.url}/{kind}", retry=retry)
+        remote = ShardDatastore(f"{proxy.url}/{kind}", retry=retry, cache_bytes=0)
         assert digest(remote) == digest(ShardDatastore(str(shards / kind)))
         assert len(proxy.spoiled) >= 3
 
@@ -131,9 +137,8 @@ def test_every_fault_at_every_stage_changes_no_bit(shards: Path, kind: str, faul
 def test_faults_of_a_bucket_change_no_bit(shards: Path, bucket: Bucket, fault: Fault) -> None:
     upload(bucket, shards / "with", f"{shards.name}/with")
     with fault_proxy(bucket.port, nth(fault, 3)) as proxy:
-        remote = ShardDatastore(
-            f"s3://{bucket.name}/{shards.name}/with", storage_options=bucket.options(proxy.port), retry=QUICK
-        )
+        place, options = f"s3://{bucket.name}/{shards.name}/with", bucket.options(proxy.port)
+        remote = ShardDatastore(place, storage_options=options, retry=QUICK, cache_bytes=0)
         assert digest(remote) == digest(ShardDatastore(str(shards / "with")))
         assert len(proxy.spoiled) >= 3
 
@@ -151,7 +156,7 @@ def test_a_fault_that_stays_is_an_error_that_names_bytes_and_address(shards: Pat
     retry = Retry(attempts=3, timeout=0.2, pause=0.0, longest_pause=0.0)
     faults: list[Fault] = [""]
     with web_server(shards) as site, fault_proxy(site.port, lambda number, line: faults[0]) as proxy:
-        remote = ShardDatastore(f"{proxy.url}/with", retry=retry)
+        remote = ShardDatastore(f"{proxy.url}/with", retry=retry, cache_bytes=0)
         remote.raw(0)
         faults[0] = fault
         with pytest.raises(
@@ -187,7 +192,7 @@ def test_what_a_server_wants_is_passed_on(shards: Path) -> None:
 @pytest.mark.parametrize("kind", ["with", "without"])
 def test_a_shard_that_is_replaced_is_named(shards: Path, kind: str, etags: bool) -> None:
     with web_server(shards, Manners(etags=etags)) as site:
-        remote = ShardDatastore(f"{site.url}/{kind}", retry=QUICK)
+        remote = ShardDatastore(f"{site.url}/{kind}", retry=QUICK, cache_bytes=0)
         sent = pickle.dumps(remote)
         first = min((shards / kind).glob("*.tar"))
         remote.raw(0)
