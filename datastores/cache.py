@@ -171,6 +171,34 @@ class Cache:
             raise os_failure(error, f"reading {item.url} in the cache {self.folder}") from error
         return data if len(data) == length else None
 
+    def recall(self, url: str, identity: str) -> bytes | None:
+        """Return a whole object whose size is not known, or None if it is not here.
+
+        Raises:
+            ShardError: it is here and cannot be read.
+        """
+        path = self.path(CacheItem(url, identity, 0))
+        try:
+            data = path.read_bytes()
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise os_failure(error, f"reading {url} in the cache {self.folder}") from error
+        size = len(data) - len(CacheItem(url, identity, 0).footer)
+        for item in (CacheItem(url, identity, size - digits) for digits in range(20)):  # it states its own size
+            if item.size >= 0 and data[item.size :] == item.footer:
+                return data[: item.size]
+        return None
+
+    def forget(self, url: str, identity: str) -> None:
+        """Remove an object, if it is here.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self.path(CacheItem(url, identity, 0)).unlink(missing_ok=True)
+
     def has(self, item: CacheItem) -> bool:
         """Whether an object is here."""
         return self.read(item, 0, 0) is not None

@@ -41,6 +41,11 @@ class CachedStorage:
         self.tables = tables
         self._fetcher: _Fetcher | None = None
 
+    @property
+    def concurrency(self) -> int:
+        """Reads that are worth making at the same time."""
+        return self.origin.concurrency
+
     def __reduce__(self) -> tuple[type["CachedStorage"], tuple[object, ...]]:
         return CachedStorage, (self.origin, self.cache, self.shards, self.tables)
 

@@ -12,9 +12,11 @@ from typing import Literal
 from braceexpand import braceexpand
 
 from ..errors import ConfigError, MissingDataError
-from .index import INDEX_NAME, Index, scan_shard
+from .cache import Cache
+from .index import INDEX_NAME, Index
 from .listing import natural_key
 from .offsets import SUFFIX, OffsetTable
+from .scans import scan_shards
 from .scratch import Scratch
 from .staging import STAGING_NAME
 from .storage import Storage, os_failure
@@ -76,7 +78,11 @@ def load_index(storage: Storage, folder: str) -> Index | None:
 
 
 def find_shards(
-    storage: Storage, paths: Sequence[str], mode: IndexMode, on_scan: Callable[[], object] | None = None
+    storage: Storage,
+    paths: Sequence[str],
+    mode: IndexMode,
+    on_scan: Callable[[], object] | None = None,
+    cache: Cache | None = None,
 ) -> Catalog:
     """Find all shards that ``paths`` name, and where their samples lie.
 
@@ -86,13 +92,14 @@ def find_shards(
             without index has the shards ``*.tar`` in natural order of their names.
         mode: what to do with and without an index.
         on_scan: called after each shard that had to be scanned.
+        cache: where it is kept what was found in their headers; None: nowhere.
 
     Raises:
         MissingDataError: something is not there, there is no tar, or a build in that folder was not finished.
         ConfigError: the sets have different classes, or an index is required and missing.
         ShardError: a tar or an index cannot be used.
     """
-    finder = _Finder(storage, mode, on_scan)
+    finder = _Finder(storage, mode, on_scan, cache)
     try:
         for folder, names in _groups(storage, paths):
             finder.add(folder, names)
@@ -212,6 +219,7 @@ class _Finder:
     storage: Storage
     mode: IndexMode
     on_scan: Callable[[], object] | None
+    cache: Cache | None = None
     scratch: Scratch | None = None
     parts: list[Index] = field(default_factory=list)
     files: list[ShardFile] = field(default_factory=list)
@@ -263,8 +271,7 @@ class _Finder:
 
     def _scan(self, paths: list[str]) -> None:
         entries, fields = [], set[str]()
-        for path in paths:
-            scanned = scan_shard(self.storage, path)
+        for path, scanned in zip(paths, scan_shards(self.storage, paths, self.cache), strict=True):
             entries.append(scanned.entry())
             fields.update(scanned.table.fields)
             self.files.append(ShardFile(path, self._keep(scanned.table), self.storage.identity(path)))

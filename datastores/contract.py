@@ -55,6 +55,10 @@ class StorageContract:
         assert self.storage.open(path).read(7, 9) == _DATA[7:16]
         assert self.storage.open(path).size == len(_DATA)
 
+    def test_it_says_how_many_reads_are_worth_making_at_a_time(self) -> None:
+        """At least one."""
+        assert self.storage.concurrency >= 1
+
     def test_a_file_may_be_empty(self) -> None:
         """An empty file is a file."""
         path = f"{self.root}/empty"

@@ -28,6 +28,8 @@ __all__ = ["INDEX_NAME", "Index", "ScannedShard", "ShardEntry", "scan_shard"]
 INDEX_NAME = "index.json"
 _FORMAT = "headrace-index"
 _VERSION = 1
+_NEAR = 4096  # bytes that are looked at in a header's place: a page costs no more than a block
+_FAR = 1 << 14  # over a network these cost no more than a page
 _MAX_COUNT = 2**62 - 1  # twice that still is an int64
 
 
@@ -67,6 +69,7 @@ def _are_names(value: Any) -> bool:
 
 _COUNT = _Rule(_is_count, "a whole number from 0 to 2**62 - 1")
 _COUNTS = _Rule(lambda value: isinstance(value, list) and all(map(_is_count, value)), "a list of whole numbers from 0")
+_REASONS = _Rule(lambda value: isinstance(value, dict) and all(map(_is_count, value.values())), "names with counts")
 _NAMES = _Rule(_are_names, "a list of different names")
 
 #: What the fields of a ``ShardEntry`` must be.
@@ -319,6 +322,28 @@ class ScannedShard:
         digest = hashlib.sha256(self.table.pack()).hexdigest()
         return ShardEntry(self.table.shard, self.table.shard_bytes, len(self.table), digest, sha256)
 
+    def pack(self) -> bytes:
+        """Return it as the bytes of a file."""
+        table = self.table.pack()
+        head = {"sha256": hashlib.sha256(table).hexdigest(), "skipped": self.skipped}
+        return json.dumps(head).encode("ascii") + b"\n" + table
+
+    @classmethod
+    def unpack(cls, data: bytes, where: str) -> Self:
+        """Read what ``pack`` returned.
+
+        Raises:
+            ShardError: it is something else, or damaged.
+        """
+        line, _, table = data.partition(b"\n")
+        try:
+            head = _Value(json.loads(line), "", where)
+        except ValueError as error:
+            raise _unusable(where, f"its first line is no JSON ({error})") from error
+        found = hashlib.sha256(table).hexdigest()
+        head["sha256"].require(head["sha256"].value == found, f"{found!r}, the SHA-256 of the table")
+        return cls(OffsetTable.unpack(table, where), Counter(head["skipped"].take(_REASONS)))
+
 
 def scan_shard(storage: Storage, path: str) -> ScannedShard:
     """Find the samples of a tar by hopping over its headers; no payload is read.
@@ -335,7 +360,7 @@ def scan_shard(storage: Storage, path: str) -> ScannedShard:
         DuplicateKeyError: a key has the same field twice.
     """
     size, name = storage.size(path), path.rpartition("/")[2]
-    reader = TarReader(partial(storage.read, path), size, path)
+    reader = TarReader(partial(storage.read, path), size, path, window=_FAR if storage.concurrency > 1 else _NEAR)
     builder, skipped = TableBuilder(name), Counter[str]()
     for member in reader:
         reason = skip_reason(member.name)

@@ -118,6 +118,8 @@ class RemoteStorage:
         ConfigError: fsspec does not know the scheme, or a package is missing.
     """
 
+    concurrency = 16
+
     def __init__(self, scheme: str, options: RemoteOptions | None = None) -> None:
         self.scheme = scheme
         self.options = options or RemoteOptions()

@@ -79,7 +79,7 @@ class ShardReader:
         if mode not in ("auto", "require", "scan"):
             raise ConfigError(f'index must be "auto", "require" or "scan", got {mode!r}')
         self.storage, paths = open_storage(as_locations(location), remote)
-        self.catalog = find_shards(self.storage, paths, mode, on_scan)
+        self.catalog = find_shards(self.storage, paths, mode, on_scan, cache)
         if cache is not None and isinstance(self.storage, RemoteStorage):
             self.storage = CachedStorage(self.storage, cache, *_checksums(self.catalog))
         self.shard = self._opener()

@@ -74,8 +74,13 @@ class Readable(Protocol):
 class Storage(Protocol):
     """A place that holds files. Paths are plain strings with ``/``; what they mean is the storage's own business.
 
-    An implementation pickles small, opens what it needs on first use in each process, and survives a fork.
+    An implementation pickles small, opens what it needs on first use in each process, survives a fork, and may be used
+    by several threads.
     """
+
+    @property
+    def concurrency(self) -> int:
+        """Reads that are worth making at the same time: 1 where each takes next to no time."""
 
     def size(self, path: str) -> int:
         """Return the bytes of a file.
@@ -226,6 +231,8 @@ class LocalStorage:
     Args:
         max_open: default: 64, or a quarter of this process's limit where that is less.
     """
+
+    concurrency = 1
 
     def __init__(self, max_open: int | None = None) -> None:
         self.max_open = max_open or affordable_descriptors(64)

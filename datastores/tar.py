@@ -25,7 +25,6 @@ BLOCK = 512
 END = bytes(2 * BLOCK)
 
 _ZERO = bytes(BLOCK)
-_WINDOW = 4096  # a page costs no more than a block, and small members (labels, PAX headers) come along
 _RECORD = 20 * BLOCK  # tar pads its files to this
 _MAX_EXTENSION = 1 << 20  # of a PAX header or a long name; real ones have a few hundred bytes
 _MAX_USTAR_SIZE = 8**11 - 1
@@ -84,6 +83,7 @@ class TarReader:
         size: bytes of the archive.
         where: its name, for errors.
         stop: members whose header begins at or behind this byte are left out; default: none are.
+        window: bytes that are read at once where a header is looked for; what follows it, such as labels, comes along.
 
     Raises:
         ShardError: while iterating: it is no tar, it is truncated, or a header is damaged or of a refused kind.
@@ -95,12 +95,15 @@ class TarReader:
         [Member(name='a/1.txt', header=0, offset=512, size=2)]
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int, where: str, stop: int | None = None) -> None:
+    def __init__(
+        self, read: Callable[[int, int], bytes], size: int, where: str, stop: int | None = None, window: int = 4096
+    ) -> None:
         self.where = where
         self.size = size
         self.stop = size + 1 if stop is None else stop
         self.skipped: Counter[str] = Counter()
         self._read = read
+        self._ahead = window
         self._window = b""
         self._window_start = 0
         self._defaults = _Override()
@@ -174,7 +177,7 @@ class TarReader:
     def _linked(self, name: str, target: str, header: int) -> Member | None:
         """Return a hard link as a member that shares its target's bytes."""
         if self._targets is None:  # few archives have links, so names are remembered from the first one on
-            earlier = TarReader(self._read, self.size, self.where, stop=header)
+            earlier = TarReader(self._read, self.size, self.where, header, self._ahead)
             self._targets = {member.name: (member.offset, member.size) for member in earlier}
         if target not in self._targets:
             self.skipped["hard link without target"] += 1
@@ -235,7 +238,7 @@ class TarReader:
         """Return bytes of the archive, through a small window; the caller stays inside the archive."""
         start = offset - self._window_start
         if start < 0 or start + length > len(self._window):
-            self._window = self._read(offset, min(max(length, _WINDOW), self.size - offset)) if length else b""
+            self._window = self._read(offset, min(max(length, self._ahead), self.size - offset)) if length else b""
             self._window_start, start = offset, 0
         return self._window[start : start + length]
 

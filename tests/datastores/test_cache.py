@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from archives import jpeg, write_shards
+from archives import jpeg, tar_bytes, write_shards
 from servers import fault_proxy, web_server
 
 from headrace.datastores import AugmentedImageDatastore, Loader, Retry, ShardDatastore
@@ -292,6 +292,58 @@ def test_no_cache_is_made_for_local_shards_or_when_nobody_wants_one(tmp_path: Pa
     with web_server(tmp_path) as site:
         cached(f"{site.url}/with", tmp_path, 0).raw(0)
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """Forty tars without an index."""
+    for number in range(40):
+        members = [(f"{number}-{row}.jpg", jpeg(number)) for row in range(2)] + [("__MACOSX/x", b"")]
+        (tmp_path / "tars").mkdir(exist_ok=True)
+        (tmp_path / "tars" / f"{number}.tar").write_bytes(tar_bytes(members))
+    return tmp_path
+
+
+def test_headers_are_walked_once_for_each_version_of_a_tar(foreign: Path) -> None:
+    with web_server(foreign) as site:
+        first = cached(f"{site.url}/tars", foreign)
+        assert [first.key(number) for number in range(80)] == [f"{number // 2}-{number % 2}" for number in range(80)]
+        assert first.skipped == {"metadata": 40}
+        site.requests.clear()
+        second = cached(f"{site.url}/tars", foreign)
+        assert not [request for request in site.requests if ".tar" in request and not request.endswith("bytes=0-0")]
+        assert (second.fingerprint, second.skipped) == (first.fingerprint, first.skipped)
+        (foreign / "tars" / "7.tar").write_bytes(tar_bytes({"new.jpg": jpeg(1), "newer.jpg": jpeg(2)}))
+        third = cached(f"{site.url}/tars", foreign)
+        assert [third.key(number) for number in (13, 14, 15, 16)] == ["6-1", "new", "newer", "8-0"]
+
+
+def test_what_is_remembered_of_headers_may_be_damaged(foreign: Path) -> None:
+    cache = Cache.make(foreign / "cache")
+    with web_server(foreign) as site:
+        wanted = cached(f"{site.url}/tars", foreign).fingerprint
+        for number, entry in enumerate(cache.entries()):
+            data = bytearray(entry.path.read_bytes())
+            data[number * (len(data) - 200) // 40] ^= 255  # somewhere in the first line, or in the table behind it
+            entry.path.write_bytes(data[: len(data) - number % 3])
+        assert cached(f"{site.url}/tars", foreign).fingerprint == wanted
+
+
+def test_a_tar_that_cannot_be_scanned_is_named_whatever_is_scanned_beside_it(foreign: Path) -> None:
+    (foreign / "tars" / "5.tar").write_bytes(b"no tar")
+    (foreign / "tars" / "6.tar").write_bytes(b"no tar either")
+    with web_server(foreign) as site, pytest.raises(ShardError, match=r"/5\.tar is no tar"):
+        cached(f"{site.url}/tars", foreign)
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 99, 100, 12345])
+def test_an_object_of_unknown_size_is_recalled(cache: Cache, size: int) -> None:
+    data = b"\n" * size
+    assert cache.recall("s3://b/x", "1") is None
+    cache.fetch(CacheItem("s3://b/x", "1", size), source(data))
+    assert cache.recall("s3://b/x", "1") == data
+    cache.forget("s3://b/x", "1")
+    assert cache.recall("s3://b/x", "1") is None
 
 
 def test_the_command_shows_and_clears(

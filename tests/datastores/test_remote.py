@@ -113,7 +113,7 @@ def test_headers_are_hopped_over_and_payloads_are_not_read(tmp_path: Path) -> No
     (tmp_path / "big.tar").write_bytes(tar_bytes([(f"{i}.jpg", bytes(300_000)) for i in range(6)]))
     with web_server(tmp_path) as site, fault_proxy(site.port, lambda number, line: "") as proxy:
         assert len(ShardDatastore(f"{proxy.url}/big.tar", retry=QUICK)) == 6
-        assert proxy.body_bytes < 60_000
+        assert proxy.body_bytes < 150_000, "of 1.8 million"
 
 
 FAULTS = ["503", "429", "cut", "reset", "hang", "refuse"]
