@@ -284,6 +284,8 @@ class AugmentedImageDatastore(Datastore):
                     sample[name] = self._moved(index, sample, name, placement)
             for row, (index, sample) in enumerate(zip(ids, samples, strict=True)):
                 self._put(sample, index, name, column, row)
+        for index, sample in zip(ids, samples, strict=True):
+            self._check_rest(sample, index, rows)
 
     def _pixels(self, sample: Sample, index: int, name: str) -> Pixels:
         image = np.asarray(self._value(sample, index, name))

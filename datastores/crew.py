@@ -1,6 +1,7 @@
 """The worker processes of a pool: started, listened to, replaced, ended."""
 
 import contextlib
+import errno
 import multiprocessing
 import selectors
 import signal
@@ -8,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import context, forkserver, util
+from multiprocessing import context, forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Literal, TypeAlias
@@ -16,7 +17,7 @@ from typing import Literal, TypeAlias
 from ..errors import ConfigError, WorkerError
 from .datastore import Datastore
 from .incidents import Action
-from .interrupt import held
+from .interrupt import held, kept_from_children
 from .messages import Ready, Reply, Task, unpack_reply
 from .payload import Payload, without_main
 from .slots import SharedFile, SlotRing
@@ -49,7 +50,8 @@ def prepare_start(start_method: StartMethod) -> Method:
     if method == "forkserver":
         multiprocessing.get_context("forkserver").set_forkserver_preload([worker_main.__module__])
         try:
-            with without_main():
+            resource_tracker.ensure_running()  # unblocks SIGINT, so it must not be started inside
+            with without_main(), kept_from_children():
                 forkserver.ensure_running()
         except ChildProcessError:  # this process was forked from the one whose server it is, and cannot have its own
             return "spawn"
@@ -136,6 +138,8 @@ class Crew:
                 time.sleep(0.1 * attempt)
             except OSError as error:
                 number = len(self.workers) + 1
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+                    raise ConfigError(f"background worker {number} cannot be started: {error}") from error
                 raise ConfigError(
                     f"background worker {number} cannot be started ({error.strerror}): {number} workers need about "
                     f"{3 * number + 20} file descriptors (`ulimit -n`) and {number} processes (`ulimit -u`); raise the "
@@ -150,7 +154,9 @@ class Crew:
         setup = WorkerSetup(self._source, self._action, self._file, self._ring.layout, self._ring.first, foreign)
         process = self._context.Process(target=worker_main, args=(theirs, setup), daemon=True, name="headrace-worker")
         hide = isinstance(self._source, Payload) and not self._source.needs_main
-        with without_main() if hide else contextlib.nullcontext():
+        if not forked:
+            resource_tracker.ensure_running()  # unblocks SIGINT, so it must not be started inside
+        with kept_from_children(), without_main() if hide else contextlib.nullcontext():
             process.start()
         theirs.close()
         worker = Worker(process, ours)

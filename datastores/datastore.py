@@ -141,6 +141,7 @@ class Datastore(ABC):
             for row, (index, sample) in enumerate(zip(ids.tolist(), samples, strict=True)):
                 for name, column in rows.items():
                     self._put(sample, index, name, column, row)
+                self._check_rest(sample, index, rows)
                 clock.lap(Stage.READ)
 
     def sample_many(self, ids: IntArray, draw: Draw) -> Generator[Sample]:
@@ -168,7 +169,26 @@ class Datastore(ABC):
                 f"field {name!r} of {place_of(self, index)} is {value.dtype} {value.shape}, but the first sample's is "
                 f"{column.dtype} {shape}: all samples of a batch must agree, so resize or crop them first"
             )
-        column[row] = value
+        with np.errstate(over="ignore"):  # looked at below
+            column[row] = value
+        if (
+            value.dtype.kind == "f"
+            and value.dtype != column.dtype
+            and np.isinf(column[row]).sum() > np.isinf(value).sum()
+        ):
+            raise ShapeError(
+                f"field {name!r} of {place_of(self, index)} holds {np.abs(value).max()}, too much for {column.dtype}, "
+                "the first sample's type: return one type for all samples"
+            )
+
+    def _check_rest(self, sample: Sample, index: int, rows: Rows) -> None:
+        """Refuse what a batch would silently lack: a field that is no text, and that the first sample did not have."""
+        for name, value in sample.items():
+            if name not in rows and not isinstance(value, (str, bytes)):
+                raise FieldError(
+                    f"{place_of(self, index)} has a field {name!r}, which the first sample does not have, or has as "
+                    "text: all samples of a batch must agree"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,11 @@ from .permute import derive_key
 
 __all__ = ["own_generators", "seed_generators"]
 
-_LOCK = ProcessLock()  # the generators belong to the whole process
+#: The generators belong to the whole process.
+_LOCK = ProcessLock(
+    what="makes a sample with the global random generators: a __getitem__ that reads other datastores in threads of "
+    "its own waits for itself; read them in the same thread"
+)
 _PURPOSE = 0x47454E  # keeps these seeds apart from all other keys
 
 

@@ -15,7 +15,18 @@ from .permute import derive_key
 from .plan import BatchRows
 from .schema import IntArray, Rows
 
-__all__ = ["SKIPPED", "Action", "Incident", "IncidentLog", "OnError", "is_exhaustion", "settle", "substitutes"]
+__all__ = [
+    "SKIPPED",
+    "Action",
+    "Incident",
+    "IncidentLog",
+    "OnError",
+    "annotate",
+    "is_exhaustion",
+    "settle",
+    "substitutes",
+    "text_of",
+]
 
 Action: TypeAlias = Literal["raise", "substitute", "skip"]
 
@@ -78,7 +89,23 @@ class Incident:
     @classmethod
     def of(cls, row: int, sample: int, substitute: int, where: str, error: BaseException) -> "Incident":
         """Describe what ``error`` did to a sample."""
-        return cls(row, sample, substitute, where, f"{type(error).__name__}: {error}"[:_REASON])
+        return cls(row, sample, substitute, where, f"{type(error).__name__}: {text_of(error)}"[:_REASON])
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of a user's error, even if its own ``__str__`` fails."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - whatever a user's exception class does, it must not hide the error
+        return f"(its text cannot be had: {type(failure).__name__})"
+
+
+def annotate(error: BaseException, note: str) -> None:
+    """Add a note to a user's error, whatever its class has made of notes."""
+    try:
+        error.add_note(note)
+    except TypeError:
+        error.__notes__ = [note]
 
 
 def is_exhaustion(error: BaseException | None) -> bool:
@@ -89,11 +116,19 @@ def is_exhaustion(error: BaseException | None) -> bool:
     """
     seen = set[int]()  # an error object that is raised again and again can be among its own causes
     while error is not None and id(error) not in seen:
-        if isinstance(error, OSError) and error.errno in _EXHAUSTION:
+        if _says_exhaustion(error):
             return True
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
+
+
+def _says_exhaustion(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_exhaustion, error.exceptions))
+    if isinstance(error, RuntimeError):  # torch's allocator has no type of its own
+        return "can't allocate memory" in text_of(error)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _EXHAUSTION)
 
 
 def substitutes(sample: int, draw: Draw, shard_sizes: IntArray) -> Iterator[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Terminated", "allowed", "held"]
+__all__ = ["Terminated", "allowed", "held", "kept_from_children"]
 
 
 class Terminated(KeyboardInterrupt):
@@ -53,7 +53,8 @@ def held(*, termination: bool = False) -> Iterator[None]:
         termination: do the same with SIGTERM, which then raises ``Terminated``; a second one ends the process.
 
     Raises:
-        KeyboardInterrupt: at the end, if there was an interrupt and the block raised nothing.
+        KeyboardInterrupt: at the end of the outermost block, if there was an interrupt; also where the block raised
+            something else, which may have come of the same Ctrl-C.
 
     Example:
         >>> try:
@@ -70,8 +71,8 @@ def held(*, termination: bool = False) -> Iterator[None]:
         return
     usual = {signal.SIGINT: signal.default_int_handler} | ({signal.SIGTERM: signal.SIG_DFL} if termination else {})
     ours = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
-    if not _STATE.is_held:
-        _STATE.pending, _STATE.is_terminated = None, False  # left by a block that raised something else
+    if signal.SIGTERM in ours:
+        _STATE.is_terminated = False
     for number in ours:
         signal.signal(number, _STATE.handle)
     before, _STATE.is_held = _STATE.is_held, True
@@ -82,7 +83,7 @@ def held(*, termination: bool = False) -> Iterator[None]:
         for number, handler in ours.items():
             if signal.getsignal(number) == _STATE.handle:  # whoever has set another one meanwhile keeps it
                 signal.signal(number, handler)
-    _STATE.deliver()
+        _STATE.deliver()
 
 
 @contextmanager
@@ -101,3 +102,13 @@ def allowed() -> Iterator[None]:
         yield
     finally:
         _STATE.is_held = before
+
+
+@contextmanager
+def kept_from_children() -> Iterator[None]:
+    """Start processes that a Ctrl-C does not reach: a terminal sends it to all of a group, also to those that start."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a mask is inherited, and outlives exec
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -35,6 +35,10 @@ class _Position:
     step: int
 
 
+def _same(saved: object, now: object) -> bool:
+    return type(saved) is type(now) and saved == now
+
+
 class Loader:
     """Batches of a datastore, made in the background, usable with any PyTorch loop.
 
@@ -198,14 +202,14 @@ class Loader:
         missing = [name for name in names if name not in state]
         if missing:
             raise StateError(f"this is no loader state: it lacks {', '.join(missing)}")
-        other = [f"{n}: saved {state[n]!r}, now {expected[n]!r}" for n in expected if state[n] != expected[n]]
+        other = [f"{n}: saved {state[n]!r}, now {expected[n]!r}" for n in expected if not _same(state[n], expected[n])]
         if other:
             raise StateError(
                 f"the saved position belongs to another run ({'; '.join(other)}): "
                 "use the same data and settings, or start from the beginning"
             )
         epoch, step = state["epoch"], state["step"]
-        if type(epoch) is not int or type(step) is not int or epoch < 0 or not 0 <= step < len(self):
+        if type(epoch) is not int or type(step) is not int or not 0 <= epoch < 2**64 or not 0 <= step < len(self):
             raise StateError(f"epoch {epoch!r}, step {step!r} lies outside of an epoch of {len(self)} steps")
         self._next, self._interrupted = _Position(epoch, step), False
 
@@ -215,6 +219,10 @@ class Loader:
         if self._dispatcher is not None:
             self._dispatcher.close()
             self._dispatcher = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy stands where this one does, and has workers of its own."""
+        return self.__dict__ | {"_dispatcher": None}
 
     def __repr__(self) -> str:
         return f"<Loader: {len(self)} batches of {self.plan.batch_size} from {self.data!r}, {self.workers} workers>"

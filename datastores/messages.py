@@ -16,7 +16,7 @@ import numpy as np
 from ..augment.random import Draw
 from ..errors import WorkerError
 from .clock import Stage
-from .incidents import Incident
+from .incidents import Incident, text_of
 from .schema import IntArray
 
 __all__ = ["Done", "Failed", "Ready", "Reply", "Task", "unpack_reply"]
@@ -128,7 +128,8 @@ def unpack_reply(message: bytes) -> Reply:
 
 def _portable(error: Exception) -> bytes:
     trace = "".join(traceback.format_exception(error))
-    notes = [*getattr(error, "__notes__", ()), f"in a background worker:\n{trace}".rstrip()]
+    earlier = getattr(error, "__notes__", ())
+    notes = [*(earlier if isinstance(earlier, list) else ()), f"in a background worker:\n{trace}".rstrip()]
     try:
         packed = pickle.dumps((error, notes))
         copy, _ = pickle.loads(packed)  # noqa: S301 - made in the line above
@@ -137,4 +138,4 @@ def _portable(error: Exception) -> bytes:
     except Exception:  # noqa: BLE001, S110 - whatever a user's exception class does here, it cannot travel as it is
         pass
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    return pickle.dumps((WorkerError(f"{kind}: {error}"), notes))
+    return pickle.dumps((WorkerError(f"{kind}: {text_of(error)}"), notes))

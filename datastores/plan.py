@@ -125,6 +125,8 @@ class Plan:
         for name in ("batch_size", "streams", "window"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.batch_size >= 2**31:
+            raise ConfigError(f"batch_size must be below 2**31, got {self.batch_size}")
         if not 0 <= self.seed < 2**64:
             raise ConfigError(f"seed must be in 0 .. 2**64 - 1, got {self.seed}")
         if self.batch_size % self.streams:

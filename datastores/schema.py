@@ -69,7 +69,12 @@ class Schema:
 
 
 def _field(name: str, value: object, where: str) -> Field:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ShapeError(f"field {name!r} of {where} cannot become an array: {error}") from error
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        raise ShapeError(f"field {name!r} of {where} is {array.dtype}, which torch does not know: make it float64")
     if array.dtype.kind not in "biuf":
         raise ShapeError(
             f"field {name!r} of {where} is {type(value).__name__}, which cannot become a tensor: "

@@ -9,6 +9,7 @@ photos of 224 x 224 takes 5.7 ms into fresh memory and 0.5 ms later. A worker pa
 slot, since its own mapping is new; mapping all pages in advance (MAP_POPULATE) would save 2 of them, once, and is left.
 """
 
+import errno
 import mmap
 import os
 import tempfile
@@ -204,9 +205,11 @@ class SlotRing:
             self._file.grow(self._map.extent(slot).stop * self.layout.slot_bytes)
             self._map.memory(slot)[:: mmap.PAGESIZE] = 0
         except OSError as error:
+            flag = "-f" if error.errno == errno.EFBIG else "-v"
             raise ConfigError(
                 f"{needed / 2**20:.0f} MiB of memory for {slot + 1} batches of {self.layout.rows} rows cannot be had "
-                f"({error.strerror}): use a smaller batch_size or prefetch, keep fewer batches, or raise `ulimit -v`"
+                f"({error.strerror}): use a smaller batch_size or prefetch, keep fewer batches, or raise "
+                f"`ulimit {flag}`"
             ) from error
         self._made += 1
         return slot

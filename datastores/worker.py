@@ -27,7 +27,7 @@ import torch
 from ..augment.random import Draw
 from .clock import Clock
 from .datastore import Datastore, place_of
-from .incidents import SKIPPED, Action, Incident, is_exhaustion, substitutes
+from .incidents import SKIPPED, Action, Incident, annotate, is_exhaustion, substitutes
 from .messages import Done, Failed, Ready, Task
 from .payload import Payload
 from .schema import Rows
@@ -73,7 +73,7 @@ def worker_main(connection: Connection, setup: WorkerSetup) -> None:
     try:
         source = setup.source.open() if isinstance(setup.source, Payload) else setup.source
     except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
-        error.add_note("raised while opening the datastore in a background worker")
+        annotate(error, "raised while opening the datastore in a background worker")
         connection.send_bytes(Failed(-1, 0, error).pack())
         return
     try:
@@ -89,7 +89,7 @@ def _serve(connection: Connection, source: Datastore, action: Action, slots: Slo
         try:
             rows = slots.rows(task.slot)
         except (OSError, MemoryError) as error:
-            error.add_note("raised while mapping the memory of a batch in a background worker")
+            annotate(error, "raised while mapping the memory of a batch in a background worker")
             connection.send_bytes(Failed(-1, 0, error).pack())
             return
         part = {name: column[task.first_row : task.first_row + len(task.ids)] for name, column in rows.items()}
@@ -109,7 +109,7 @@ def make_rows(source: Datastore, task: Task, rows: Rows, clock: Clock, action: A
         done = _one_by_one(source, task, rows, clock, action)
         if isinstance(done, Failed) or done.incidents or action != "raise":
             return done
-        error.add_note(f"raised while making samples {task.ids.tolist()} together, though each alone succeeds")
+        annotate(error, f"raised while making samples {task.ids.tolist()} together, though each alone succeeds")
         return Failed(task.number, task.first_row, error)
     return Done(task.number, tuple(clock.seconds))
 
@@ -122,16 +122,16 @@ def _one_by_one(source: Datastore, task: Task, rows: Rows, clock: Clock, action:
         if error is None:
             continue
         if is_exhaustion(error):
-            error.add_note(f"raised while making {place_of(source, index)}; on_error is for samples, not for this")
+            annotate(error, f"raised while making {place_of(source, index)}; on_error is for samples, not for this")
             return Failed(task.number, task.first_row + row, error)
         stand_in = SKIPPED
         if action == "substitute":
             others = substitutes(index, task.draw, source.shard_sizes)
             stand_in = next((other for other in others if not _attempt(source, other, task.draw, one, clock)), SKIPPED)
         if action == "raise" or (action == "substitute" and stand_in == SKIPPED):
-            error.add_note(f"raised while making {place_of(source, index)}")
+            annotate(error, f"raised while making {place_of(source, index)}")
             if action == "substitute":
-                error.add_note("and so many of its possible substitutes failed too that something is wrong as a whole")
+                annotate(error, "and so many of its possible substitutes failed too that something is wrong as a whole")
             return Failed(task.number, task.first_row + row, error)
         incidents.append(Incident.of(task.first_row + row, index, stand_in, place_of(source, index), error))
     return Done(task.number, tuple(clock.seconds), tuple(incidents))

@@ -12,8 +12,8 @@ __all__ = ["WeightAverage"]
 class WeightAverage:
     """average = decay * average + (1 - decay) * weights, after each step.
 
-    Floating-point parameters and buffers (batch norm's statistics) are averaged in their own precision; other buffers
-    are copied. The average starts as the weights are when it is made.
+    Floating-point and complex parameters and buffers (batch norm's statistics) are averaged in their own precision;
+    other buffers are copied. The average starts as the weights are when it is made.
 
     Args:
         model: whose weights are averaged.
@@ -40,11 +40,12 @@ class WeightAverage:
     @torch.no_grad()
     def update(self) -> None:
         """Take in the weights as they are now."""
-        floats = [name for name, tensor in self._weights.items() if tensor.is_floating_point()]
-        torch._foreach_lerp_(
-            [self._average[name] for name in floats], [self._weights[name] for name in floats], 1 - self._decay
-        )
-        for name in self._weights.keys() - set(floats):
+        numbers = [name for name, tensor in self._weights.items() if tensor.is_floating_point() or tensor.is_complex()]
+        if numbers:
+            torch._foreach_lerp_(
+                [self._average[name] for name in numbers], [self._weights[name] for name in numbers], 1 - self._decay
+            )
+        for name in self._weights.keys() - set(numbers):
             self._average[name].copy_(self._weights[name])
 
     @contextmanager

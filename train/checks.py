@@ -14,16 +14,28 @@ from ..datastores.loader import Loader
 from ..errors import ConfigError, SampleError, ShapeError
 from .prepare import describe
 
-__all__ = ["check_labels", "check_loss", "check_optimizer", "check_padding", "trainable_parameters"]
+__all__ = [
+    "check_labels",
+    "check_loss",
+    "check_loss_function",
+    "check_optimizer",
+    "check_padding",
+    "trainable_parameters",
+]
 
 
 def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that require gradients.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are none, or some have no shape yet (lazy modules).
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    lazy = [name for name, each in model.named_parameters() if isinstance(each, nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise ConfigError(
+            f"{type(model).__name__} does not know the shape of {lazy[0]} yet: run one batch through it first"
+        )
     if not parameters:
         total = len(list(model.parameters()))
         raise ConfigError(
@@ -77,6 +89,14 @@ def check_loss(loss: Any) -> None:
         )
 
 
+def check_loss_function(loss: Any) -> None:
+    """Raise ConfigError if ``loss`` cannot be called as loss(outputs, targets): a class instead of an object of it."""
+    if isinstance(loss, type):
+        raise ConfigError(f"loss is the class {loss.__name__}: pass an object of it, {loss.__name__}()")
+    if not callable(loss):
+        raise ConfigError(f"loss is {describe(loss)}: it must be a function of (outputs, targets)")
+
+
 def check_labels(loss: Callable[..., Any] | None, outputs: Any, host: Batch) -> None:
     """Check class numbers on the host, before a GPU would stop at them without a word about the sample.
 
@@ -88,14 +108,19 @@ def check_labels(loss: Callable[..., Any] | None, outputs: Any, host: Batch) -> 
         host: the batch in host memory; one without labels is not checked.
 
     Raises:
-        SampleError: a label is outside of 0 .. classes - 1.
+        SampleError: a label is outside of 0 .. classes - 1, or no whole number.
     """
     is_class_loss = isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or loss in (
         functional.cross_entropy,
         functional.nll_loss,
     )
     labels = host.fields.get("label")
-    if not is_class_loss or labels is None or labels.is_floating_point():
+    if not is_class_loss or labels is None:
+        return
+    if labels.is_floating_point():
+        if isinstance(outputs, torch.Tensor) and labels.shape != outputs.shape:
+            name = getattr(loss, "__name__", type(loss).__name__)
+            raise SampleError(f"labels are {describe(labels)}, and {name} wants class numbers: make them integers")
         return
     if not isinstance(outputs, torch.Tensor) or outputs.ndim < 2:
         return

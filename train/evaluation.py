@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from ..datastores.loader import Loader
-from ..errors import ConfigError
-from .checks import check_labels, check_loss
+from ..errors import ConfigError, SampleError
+from .checks import check_labels, check_loss, check_loss_function
 from .device import DeviceFeed, choose_device, mode
 from .loading import Data, evaluation_loader
 from .metrics import Metric
@@ -51,7 +51,7 @@ def evaluate(
 
     Raises:
         ConfigError: no samples, neither loss nor metrics, or a device that is not there.
-        SampleError: a label that the model has no output for.
+        SampleError: a label that the model has no output for, or not one sample could be made.
 
     Example:
         >>> import numpy as np
@@ -62,6 +62,8 @@ def evaluate(
         ['accuracy', 'loss']
     """
     check_metrics(metrics)
+    if loss is not None:
+        check_loss_function(loss)
     if loss is None and not metrics:
         raise ConfigError("evaluate was given neither a loss nor metrics: there is nothing to measure")
     feed = DeviceFeed(choose_device(device))
@@ -74,9 +76,14 @@ def evaluate(
 
 
 def check_metrics(metrics: Mapping[str, Metric] | None) -> None:
-    """Raise ConfigError unless ``metrics`` maps names other than "loss" to objects."""
+    """Raise ConfigError unless ``metrics`` maps names other than "loss" to objects with the methods of a metric."""
     if metrics is not None and not isinstance(metrics, Mapping):
         raise ConfigError(f"metrics must be a dict of name -> metric, got {type(metrics).__name__}")
+    for name, metric in (metrics or {}).items():
+        if isinstance(metric, type):
+            raise ConfigError(
+                f"metric {name!r} is the class {metric.__name__}: pass an object of it, {metric.__name__}()"
+            )
     if metrics and "loss" in metrics:
         raise ConfigError('a metric cannot be named "loss": that is the name of the loss itself')
 
@@ -97,6 +104,8 @@ def measure(
     loader.set_epoch(0)
     with mode(model, training=False):
         for host in loader:
+            if not len(host):  # every sample of it was skipped
+                continue
             inputs, targets = inputs_and_targets(prepare, feed.move(host))
             rows = None if bool(host.valid.all()) else host.valid.nonzero()[:, 0]
             outputs, targets = select_rows((model(inputs), targets), rows, len(host))
@@ -110,5 +119,7 @@ def measure(
             for metric in metrics.values():
                 metric.update(outputs, targets)
             samples += count
+    if not samples:
+        raise SampleError("no sample of the evaluation could be made: all of them were skipped (on_error)")
     scores = {} if loss is None else {"loss": float(total) / samples}
     return scores | {name: float(metric.compute()) for name, metric in metrics.items()}

@@ -73,7 +73,7 @@ class History:
     def __init__(self, path: str | os.PathLike[str] | None = None, validation_names: Sequence[str] = ()) -> None:
         self.rows: list[Row] = []
         self._names = tuple(validation_names)
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else Path(path).absolute()  # the program may change its folder
         self._file: FileIO | None = None
         self._unwritten: list[bytes] = []
         self._is_continued = False
@@ -124,6 +124,10 @@ class History:
     def _complaint(self, error: OSError) -> str:
         return f"{len(self._unwritten)} rows of the history cannot be written to {self._path} ({error.strerror})"
 
+    def __repr__(self) -> str:
+        last = f", the last one of step {self.rows[-1].step}: loss {self.rows[-1].loss:.4g}" if self.rows else ""
+        return f"<History of {len(self)} rows{last}>"
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -152,18 +156,23 @@ class History:
         if self._file is not None and self._path is not None:
             try:
                 with self._file as file:
-                    self._write(file)
+                    if self.rows:
+                        self._write(file)
+                    elif _is_at(file, self._path):  # a header alone would stand in the way of the next attempt
+                        self._path.unlink()
             except OSError as failure:
                 warnings.warn(f"{self._complaint(failure)}; they are lost", RuntimeWarning, stacklevel=2)
             self._file = None
-            if not self.rows:  # a file with a header only would stand in the way of the next attempt
-                self._path.unlink(missing_ok=True)
 
 
 def _line(cells: Sequence[object]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode()
+
+
+def _is_at(file: FileIO, path: Path) -> bool:
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _create(path: Path, *, replace: bool) -> FileIO:

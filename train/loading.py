@@ -1,13 +1,13 @@
 """The loaders of a run: made from data and settings, or given ready-made."""
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ..datastores.datastore import Datastore, SupportsIndex, as_datastore
 from ..datastores.loader import Loader
 from ..errors import ConfigError
 from .config import DEFAULTS, TrainConfig
 
-__all__ = ["Data", "evaluation_loader", "training_loader"]
+__all__ = ["Data", "check_same_classes", "class_names", "evaluation_loader", "training_loader"]
 
 #: What can be trained on: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader.
 Data: TypeAlias = Datastore | SupportsIndex | Loader
@@ -57,6 +57,28 @@ def training_loader(data: Data, config: TrainConfig, *, pin_memory: bool = False
                 "own settings, so leave this one out of the TrainConfig"
             )
     return data
+
+
+def class_names(data: Data) -> tuple[str, ...]:
+    """Return the names that the data, or what they are made from, give to class numbers; empty: none."""
+    source: Any = data.data if isinstance(data, Loader) else data
+    while not hasattr(source, "classes") and hasattr(source, "source"):
+        source = source.source
+    return tuple(getattr(source, "classes", ()))
+
+
+def check_same_classes(data: Data, validation: Data) -> None:
+    """Raise ConfigError if both have names for their classes, and number them differently."""
+    ours, theirs = class_names(data), class_names(validation)
+    if not ours or not theirs or ours == theirs:
+        return
+    wrong = next(number for number in range(max(len(ours), len(theirs))) if ours[number:][:1] != theirs[number:][:1])
+    shown = [f"{names[wrong]!r}" if wrong < len(names) else "none" for names in (ours, theirs)]
+    raise ConfigError(
+        f"the training data have {len(ours)} classes and the validation data {len(theirs)}, and they number them "
+        f"differently: class {wrong} is {shown[0]} in one and {shown[1]} in the other; make both with one list of "
+        "classes"
+    )
 
 
 def evaluation_loader(

@@ -11,11 +11,11 @@ from torch import nn
 from ..datastores.interrupt import Terminated, allowed
 from ..datastores.loader import Loader
 from ..errors import ConfigError
-from .checks import check_labels
+from .checks import check_labels, check_loss_function
 from .config import DEFAULTS, TrainConfig
 from .evaluation import LossFunction
 from .history import History
-from .loading import Data
+from .loading import Data, check_same_classes
 from .metrics import Metric
 from .prepare import Prepare
 from .rates import ScheduleLike
@@ -61,7 +61,8 @@ class FitResult:
     """What a run came to.
 
     Args:
-        model: the model that was given, with the weights that were to be kept, on the device it was trained on.
+        model: the model that was given, on the device it was trained on, with the weights that were to be kept (after
+            Ctrl-C: those of the last step).
         history: rows of loss, speed and validation values.
         stop_reason: "max epochs completed", "max steps completed", "validation patience met", "stopped by on_event",
             "loss not finite" or "interrupted" (by Ctrl-C). (After SIGTERM, "terminated", the process ends.)
@@ -114,7 +115,7 @@ def fit(
         loss: (outputs, targets) -> one number, the mean over the samples of the batch.
         optimizer: a torch optimizer over the model's parameters, or a factory that is given their list.
         config: the settings.
-        validation: as ``data``; a ready Loader must drop nothing.
+        validation: as ``data``, with the same numbers for the same classes; a ready Loader must drop nothing.
         metrics: name -> metric, measured at each validation.
         schedule: how learning rates change: a schedule such as ``Cosine()``, or a factory that makes a torch scheduler
             of the optimizer; None: not at all.
@@ -143,8 +144,7 @@ def fit(
         >>> result.step, result.stop_reason
         (6, 'max epochs completed')
     """
-    if validation is data and isinstance(data, Loader):
-        raise ConfigError("one Loader cannot serve training and validation, which take turns: make one for each")
+    _check(data, loss, validation)
     with (
         Validator(validation, loss, metrics, config, prepare) as validator,
         Run(
@@ -180,7 +180,8 @@ def fit(
         except KeyboardInterrupt as interrupt:
             run.stop("terminated" if isinstance(interrupt, Terminated) else "interrupted", _where(run))
         run.save()
-        validator.restore_best(run)
+        if run.stop_reason != "interrupted":  # whoever goes on needs the weights that the optimizer has seen
+            validator.restore_best(run)
     tell("done")
     if run.stop_reason == "loss not finite":
         warnings.warn(run.message, RuntimeWarning, stacklevel=2)
@@ -194,6 +195,14 @@ def fit(
         best_step=validator.best_step,
         best_value=validator.best_value,
     )
+
+
+def _check(data: Data, loss: LossFunction, validation: Data | None) -> None:
+    check_loss_function(loss)
+    if validation is data and isinstance(data, Loader):
+        raise ConfigError("one Loader cannot serve training and validation, which take turns: make one for each")
+    if validation is not None:
+        check_same_classes(data, validation)
 
 
 def _where(run: Run) -> str:

@@ -9,15 +9,15 @@ from torch import nn
 
 from ..datastores.batch import Batch
 from ..datastores.loader import Loader
-from ..errors import ConfigError, ShapeError
+from ..errors import ConfigError, SampleError, ShapeError
 from .device import DeviceFeed, choose_device, mode
-from .loading import Data, evaluation_loader
+from .loading import Data, class_names, evaluation_loader
 from .prepare import Prepare, describe, inputs_and_targets, scaled_images, select_rows
 
 __all__ = ["Classes", "Prediction", "activations", "classify", "predict"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Prediction:
     """What came out for some samples; in host memory.
 
@@ -28,6 +28,9 @@ class Prediction:
 
     ids: torch.Tensor
     outputs: Any
+
+    def __repr__(self) -> str:
+        return f"<Prediction of {len(self.ids)} samples: {describe(self.outputs)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class Classes:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        return f"<Classes of {len(self)} samples, {len(self.names) or 'unnamed'} classes>"
+        shown = [self.names[label] if self.names else str(label) for label in self.labels[:4].tolist()]
+        return f"<Classes of {len(self)} samples: {', '.join(shown)}{', ...' if len(self) > 4 else ''}>"
 
 
 def predict(
@@ -100,6 +104,8 @@ def _predict(
         loader.set_epoch(0)
         model.to(feed.device)
         for host in loader:
+            if not len(host):  # every sample of it was skipped
+                continue
             # not around the yield: whoever reads these may train in between
             with torch.no_grad(), mode(model, training=False):
                 outputs = model(_inputs(prepare, feed.move(host)))
@@ -126,15 +132,17 @@ def classify(
     Args:
         model: returns (N, classes), the higher the likelier (logits).
         data: as for ``predict``.
-        names: of the classes by number; None: those of the data, if they have ``classes``.
+        names: of the classes by number, as the training set numbers them (``images.classes``); None: those of the
+            data, if they have as many as the model has outputs.
         batch_size: rows of a batch.
         workers: background processes that make batches.
         device: as in ``TrainConfig``.
         prepare: as for ``predict``.
 
     Raises:
-        ConfigError: as for ``predict``.
+        ConfigError: as for ``predict``, or the names are not as many as the model's outputs.
         ShapeError: the outputs are not (N, classes).
+        SampleError: not one sample could be made.
 
     Example:
         >>> data = [{"image": torch.zeros(2, 2, 1, dtype=torch.uint8).numpy()}] * 3
@@ -152,8 +160,9 @@ def classify(
         ids.append(part.ids)
         labels.append(guesses)
         probabilities.append(outputs.float().softmax(1).gather(1, guesses[:, None])[:, 0])
-    known = tuple(_class_names(data) if names is None else names)
-    return Classes(torch.cat(ids), torch.cat(labels), torch.cat(probabilities), known)
+    if not ids:
+        raise SampleError("no sample could be made: all of them were skipped (on_error)")
+    return Classes(torch.cat(ids), torch.cat(labels), torch.cat(probabilities), _names(names, data, outputs.shape[1]))
 
 
 def activations(
@@ -219,6 +228,17 @@ class _UpTo(nn.Module):
         self._found = [outputs]
 
 
+def _names(given: Sequence[str] | None, data: Data, outputs: int) -> tuple[str, ...]:
+    names = class_names(data) if given is None else tuple(given)
+    if names and len(names) != outputs:
+        whose = "the data have" if given is None else "names has"
+        raise ConfigError(
+            f"{whose} {len(names)} classes and the model has {outputs} outputs: pass the names of the classes that it "
+            "was trained on, names=images.classes of the training set"
+        )
+    return names
+
+
 def _inputs(prepare: Prepare | None, batch: Batch) -> Any:
     return scaled_images(batch) if prepare is None else inputs_and_targets(prepare, batch)[0]
 
@@ -238,11 +258,3 @@ def _to_host(value: Any) -> Any:
         parts = [_to_host(part) for part in value]
         return parts if isinstance(value, list) else tuple(parts)
     return value
-
-
-def _class_names(data: Data) -> Sequence[str]:
-    """The names that the data, or what they are made from, give to classes."""
-    source: Any = data.data if isinstance(data, Loader) else data
-    while not hasattr(source, "classes") and hasattr(source, "source"):
-        source = source.source
-    return tuple(getattr(source, "classes", ()))

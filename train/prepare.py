@@ -71,6 +71,8 @@ def inputs_and_targets(prepare: Prepare | None, batch: Batch) -> tuple[Any, Any]
     Raises:
         ConfigError: ``prepare`` returned no pair.
     """
+    if isinstance(prepare, Normalize):
+        raise ConfigError("prepare is a Normalize: pass prepare=normalized_images(...) with it")
     pair = (prepare or images_and_labels)(batch)
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise ConfigError(f"prepare returned {describe(pair)}: it must return a pair (inputs, targets)")

@@ -1,5 +1,6 @@
 """What a person sees of a run, on stderr."""
 
+import os
 import sys
 from types import TracebackType
 from typing import NoReturn, Self
@@ -11,6 +12,8 @@ from .history import Row
 
 __all__ = ["Progress"]
 
+_FORMAT = "{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
+
 
 class Progress:
     """A bar, lines, or nothing; shown inside ``with``.
@@ -21,7 +24,7 @@ class Progress:
     """
 
     def __init__(self, style: ProgressStyle, total: int) -> None:
-        on_terminal = sys.stderr.isatty()
+        on_terminal = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns > 0
         self._style: ProgressStyle = "lines" if style == "bar" and not on_terminal else style
         self._done, self._total = 0, total
         self._bar: tqdm[NoReturn] | None = None
@@ -53,9 +56,17 @@ class Progress:
         elif self._style == "lines":
             sys.stderr.write(f"{text}\n")
 
+    def end(self, text: str) -> None:
+        """Show the last line, below everything else."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+            self._style = "lines"
+        self.say(text)
+
     def __enter__(self) -> Self:
         if self._style == "bar":
-            self._bar = tqdm(total=self._total, initial=self._done, unit="step", dynamic_ncols=True)
+            self._bar = tqdm(total=self._total, initial=self._done, unit="step", dynamic_ncols=True, bar_format=_FORMAT)
         return self
 
     def __exit__(

@@ -56,7 +56,7 @@ class Stopwatch:
         return math.fsum(s for phase, s in self.seconds.items() if phase not in _APART)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """Where the time of a run went; ``str(report)`` is a small table, ``report.verdict`` the line that matters.
 
@@ -150,7 +150,7 @@ class Report:
             )
         return f"the loader limits this run; {more} more workers, or cheaper decoding, would feed it"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [
             f"{phase.value:<12}{self.seconds[phase]:9.2f} s {_percent(share):>8}"
             for phase, share in zip(Phase, self.shares.values(), strict=True)

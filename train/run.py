@@ -4,6 +4,7 @@ Flow: loader -> batch on the device -> ``Step`` (your forward, ``step.backward(l
 """
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -133,7 +134,9 @@ class Run:
         self.companion = companion
         model.to(self.device)
         self.optimizer = _optimizer_on_device(optimizer, parameters)
-        self.rates = Rates(schedule, self.optimizer, Span(self.total_steps, len(self.loader)))
+        self.rates = Rates(schedule, self.optimizer, Span(self.total_steps, len(self.loader)), self.step)
+        if self.rates.needs_validation and not validation_names:
+            raise ConfigError("ReduceLROnPlateau changes rates by the losses of validations: give validation data")
         self.average = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
         self.history = History(config.csv, validation_names)
         self._progress = Progress(config.progress, self.total_steps)
@@ -178,6 +181,7 @@ class Run:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(_alone())
             stack.enter_context(held(termination=self._saver is not None))
             if self._saver is not None:
                 stack.enter_context(self._saver)
@@ -216,7 +220,7 @@ class Run:
             self.save()
         if error is None:
             self._write_row()
-            self._progress.say(f"{self._summary()}; {self.report.verdict}")
+            self._progress.end(f"{self._summary()}; {self.report.verdict}")
         self.recorder.watch.lap(Phase.OTHER)
 
     def _summary(self) -> str:
@@ -262,17 +266,24 @@ class Run:
             return next(batches, None)
 
     def _begin(self, host: Batch) -> Step:
+        number = host.epoch * len(self.loader) + host.step + 1
+        expected = self.last_step.number + 1 if self.last_step else self._start + 1
+        if number != expected:
+            raise ConfigError(
+                f"the Loader was moved while the run used it: step {expected} was next, and it gave step {number}; "
+                "evaluate, predict and loops of your own need a Loader of their own"
+            )
         self._lap_unless_hidden(Phase.START if self.last_step is None else Phase.WAIT)
         batch = self.feed.move(host)
         self._lap_unless_hidden(Phase.TRANSFER)
         seed = partial(seed_step, self.device, self.loader.plan.seed, host.epoch, host.step)
         seed()
-        self.rates.before(host.epoch * len(self.loader) + host.step)
+        self.rates.before(number - 1)
         return Step(
             host,
             batch,
             self._prepare,
-            number=host.epoch * len(self.loader) + host.step + 1,
+            number=number,
             is_epoch_end=host.step + 1 == len(self.loader),
             part_rows=self.config.micro_batch,
             seed=seed,
@@ -403,6 +414,23 @@ class Run:
             workers=self.loader.workers,
             threads=torch.get_num_threads() if self.device.type == "cpu" else 0,
         )
+
+
+_TRAINING = threading.RLock()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Refuse to train in two threads of a process at a time."""
+    if not _TRAINING.acquire(blocking=False):
+        raise ConfigError(
+            "another thread of this process is training, and torch's random generators, which each step seeds, belong "
+            "to the whole process: train in two processes, or one after the other"
+        )
+    try:
+        yield
+    finally:
+        _TRAINING.release()
 
 
 def _total_steps(config: TrainConfig, steps_per_epoch: int) -> int:

@@ -290,7 +290,7 @@ class Chain:
 
 def _with_length(part: Schedule | tuple[Schedule, int], *, is_last: bool) -> tuple[Schedule, int]:
     schedule, length = part if isinstance(part, tuple) else (part, getattr(part, "length", 0))
-    if not isinstance(schedule, Schedule):
+    if isinstance(schedule, type) or not isinstance(schedule, Schedule):
         raise ConfigError(f"Chain is made of schedules, and {schedule!r} is none")
     if not is_last:
         if not length:

@@ -17,7 +17,7 @@ from headrace.datastores import AugmentedImageDatastore, Datastore, ImageDatasto
 from headrace.datastores.clock import Clock, Stage
 from headrace.datastores.datastore import as_datastore, fingerprint_of
 from headrace.datastores.schema import Field, Schema
-from headrace.errors import ConfigError, ShapeError
+from headrace.errors import ConfigError, FieldError, ShapeError
 
 
 class Numbers(Datastore):
@@ -28,6 +28,32 @@ class Numbers(Datastore):
         if not 0 <= index < 4:
             raise IndexError(index)
         return {"x": np.array([index, index + 0.5], np.float32), "label": index, "key": f"n{index}"}
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([{"x": 1.0}, {"x": 2.0, "label": 3}], "sample 1 .* has a field 'label', which the first sample does not have"),
+        ([{"x": 1.0, "label": "cat"}, {"x": 2.0, "label": 3}], "has a field 'label'"),
+        (
+            [{"x": np.float32(1)}, {"x": np.float64(1e300)}],
+            "field 'x' of sample 1 .* 1e.300, too much for float32",
+        ),
+        ([{"x": np.float16(1)}, {"x": np.float32(70000)}], "too much for float16"),
+        ([{"x": np.longdouble(1)}], "is float128, which torch does not know"),
+        ([{"x": torch.zeros(2, requires_grad=True)}], "field 'x' of sample 0 .* cannot become an array"),
+        ([{"x": [[1], [1, 2]]}], "field 'x' of sample 0 .* cannot become an array"),
+    ],
+)
+def test_nothing_is_lost_or_changed_silently(samples: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises((FieldError, ShapeError), match=message):
+        list(Loader(samples, 1, shuffle="never"))
+
+
+def test_infinity_may_be_what_is_meant() -> None:
+    samples = [{"x": np.float32(1)}, {"x": np.float64(np.inf)}, {"x": np.float64(0.1)}]
+    rows = [batch["x"].item() for batch in Loader(samples, 1, shuffle="never")]
+    assert rows == [1.0, np.inf, np.float32(0.1)]
 
 
 def test_schema_of_a_sample() -> None:

@@ -14,6 +14,8 @@ from toys import Naive, Noise, digest
 
 from headrace.augment import Draw
 from headrace.datastores import AugmentedImageDatastore, Loader
+from headrace.datastores.locks import ProcessLock
+from headrace.errors import ConfigError
 
 
 def values(loader: Loader) -> list[list[float]]:
@@ -115,6 +117,24 @@ def test_a_process_forked_while_samples_are_made_makes_its_own() -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(ended[1]) == 7
+
+
+def test_waiting_for_oneself_ends_with_an_error() -> None:
+    lock = ProcessLock(patience=0.1, what="is busy")
+    with lock:
+        errors: list[Exception] = []
+
+        def enter() -> None:
+            try:
+                with lock:
+                    pass
+            except ConfigError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+    assert str(errors[0]) == "waited for 0.1 s, and another thread still is busy"
 
 
 def test_one_sample_is_what_the_loader_gives() -> None:

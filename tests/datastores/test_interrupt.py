@@ -49,11 +49,29 @@ def test_blocks_lie_inside_each_other() -> None:
     assert done == ["inner", "outer"]
 
 
-def test_an_error_in_a_block_goes_first_and_the_interrupt_ends_with_it() -> None:
-    with pytest.raises(ZeroDivisionError), held():
+def test_an_error_in_a_block_does_not_hide_the_interrupt() -> None:
+    """It may have come of the same Ctrl-C: a child that got it too, for example."""
+    with pytest.raises(KeyboardInterrupt) as raised, held():
         _press_and_fail()
+    assert isinstance(raised.value.__context__, ZeroDivisionError)
     with held():
         pass
+
+
+def test_an_error_that_is_caught_leaves_the_interrupt_to_the_outer_block() -> None:
+    done = []
+
+    def work() -> None:
+        with held():
+            try:
+                with held():
+                    _press_and_fail()
+            except ZeroDivisionError:
+                done.append("caught")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["caught"]
 
 
 def test_a_second_interrupt_is_not_put_off() -> None:

@@ -201,6 +201,8 @@ def test_a_second_iteration_ends_the_first() -> None:
         ({"version": 99}, "version: saved 99"),
         ({"step": 7}, "outside of an epoch of 7 steps"),
         ({"epoch": -1}, "outside of an epoch"),
+        ({"epoch": 2**64}, "outside of an epoch"),
+        ({"seed": np.zeros(2)}, "seed: saved"),
         ({"step": None}, "lacks step"),
         ({"step": "3"}, "epoch 0, step '3' lies outside"),
     ],
@@ -258,6 +260,45 @@ def test_a_datastore_that_cannot_locate_its_samples_hides_no_error(workers: int)
         with pytest.raises(ZeroDivisionError, match="a bad day") as raised:
             list(loader)
         assert "sample 17 (its place is unknown: no idea where 17 is)" in "".join(raised.value.__notes__)
+
+
+class _MuteError(Exception):
+    """Its text cannot be had, and its notes are no list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__notes__ = "odd"  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_that_cannot_be_told_is_told_as_far_as_possible(workers: int) -> None:
+    with Loader(Failing({17}, _MuteError()), 16, shuffle="never", workers=workers, start_method="fork") as loader:
+        with pytest.raises((_MuteError, WorkerError)) as raised:
+            list(loader)
+        assert "sample 17" in "".join(raised.value.__notes__)
+        assert isinstance(raised.value, _MuteError) or "_MuteError" in str(raised.value)
+    with Loader(Failing({17}, _MuteError()), 16, workers=workers, start_method="fork", on_error="substitute") as loader:
+        assert len(list(loader)) == 6
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_of_a_loader_goes_on_where_it_stands(reference: list[bytes], copied: Any) -> None:
+    with Loader(Noise(), 16, seed=5, last_batch="keep", workers=1, start_method="fork") as loader:
+        batches = iter(loader)
+        next(batches)
+        other = copied(loader)
+        other.load_state_dict(loader.state_dict())
+        assert digest(other) == reference[1:7] == digest(batches)
+        other.close()
+
+
+@pytest.mark.parametrize("last", ["keep", "pad", "drop"])
+def test_absurd_batches_are_refused(last: Any) -> None:
+    with pytest.raises(ConfigError, match=r"batch_size must be below 2\*\*31, got"):
+        Loader(Noise(40), 2**62, last_batch=last)
 
 
 def test_a_huge_batch_takes_the_memory_of_its_rows() -> None:
@@ -521,6 +562,32 @@ def test_ctrl_c_ends_everything_quietly(tmp_path: Path, method: str) -> None:
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert errors.count("Traceback") == 1, errors
     _assert_gone(process.pid, tmp_path, 5)
+
+
+_STARTING = """
+import os, signal, sys, threading, time
+sys.path.insert(0, {support!r})
+from toys import Noise
+from headrace.datastores import Loader
+os.setpgrp()  # what a terminal does: Ctrl-C goes to all of a group, also to children that are starting
+loader = Loader(Noise(), 8, workers=2, start_method={method!r})
+threading.Timer({delay}, lambda: os.killpg(0, signal.SIGINT)).start()
+deadline = time.monotonic() + 30
+while time.monotonic() < deadline:
+    for batch in loader:
+        pass
+"""
+
+
+@pytest.mark.parametrize(("method", "delay"), [("fork", 0.0), ("forkserver", 0.2), ("forkserver", 1.0), ("spawn", 0.5)])
+def test_ctrl_c_while_workers_start_is_neither_lost_nor_noisy(tmp_path: Path, method: str, delay: float) -> None:
+    script = tmp_path / "script.py"
+    support = str(Path(__file__).parents[1] / "support")
+    script.write_text(_STARTING.format(support=support, method=method, delay=delay))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert done.stderr.count("Traceback") == 1, done.stderr
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -339,11 +339,19 @@ def test_a_worker_that_dies_in_the_middle_of_a_message(tmp_path: Path, method: A
     assert (tmp_path / "tally").stat().st_size == 1
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to ..."),
+        ExceptionGroup("both", [ValueError(), OSError(errno.ENFILE, "")]),
+    ],
+)
 @pytest.mark.parametrize("action", ["substitute", "skip"])
-def test_a_machine_that_is_short_of_descriptors_is_no_samples_fault(action: Any) -> None:
-    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+def test_a_machine_that_is_short_of_something_is_no_samples_fault(action: Any, error: Exception) -> None:
     loader = Loader(Failing({3, 7}, error), 10, shuffle="never", on_error=action)
-    with pytest.raises(OSError, match="Too many open files") as raised:
+    with pytest.raises(type(error)) as raised:
         list(loader)
     assert any("sample 3" in note and "on_error is for samples" in note for note in raised.value.__notes__)
     assert loader.incidents == 0

@@ -33,6 +33,15 @@ def test_it_is_the_mean_it_says() -> None:
     assert all(torch.equal(own[name], tensor) for name, tensor in model.state_dict().items())
 
 
+def test_complex_weights_are_averaged_too() -> None:
+    model = nn.Linear(1, 1, bias=False, dtype=torch.complex64)
+    nn.init.zeros_(model.weight)
+    average = WeightAverage(model, 0.5)
+    nn.init.ones_(model.weight)
+    average.update()
+    assert average.state_dict()["weight"].item() == 0.5
+
+
 def test_weights_come_back_after_an_error() -> None:
     model = nn.Linear(1, 1)
     average = WeightAverage(model, 0.0)

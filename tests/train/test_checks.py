@@ -29,6 +29,11 @@ def test_a_model_with_nothing_to_train_is_refused() -> None:
     assert trainable_parameters(frozen) == [frozen.bias]
 
 
+def test_a_model_without_shapes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not know the shape of weight yet: run one batch through it"):
+        trainable_parameters(nn.LazyLinear(3))
+
+
 def test_an_optimizer_of_another_model_is_refused() -> None:
     mine, other = nn.Linear(1, 1), nn.Linear(1, 1)
     check_optimizer(torch.optim.SGD([mine.bias], lr=0.1), trainable_parameters(mine))

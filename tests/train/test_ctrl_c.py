@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from headrace.datastores import Loader
+from headrace.errors import ConfigError
 from headrace.train import FitResult, Run, TrainConfig, fit, weights_sha256
 from headrace.train.loop import FitState
 
@@ -180,6 +181,33 @@ def test_a_run_that_is_left_in_a_step_settles_its_loader() -> None:
                 step.update()
         assert (loader.epoch, loader.step) == (0, 3)
         assert next(iter(loader)).step == 3
+
+
+def test_two_threads_cannot_train_at_once() -> None:
+    """Both would seed torch's generators, which belong to the process."""
+    inside, leave, errors = threading.Event(), threading.Event(), list[Exception]()
+
+    def wait(_: int) -> None:
+        inside.set()
+        leave.wait(10)
+
+    def train() -> None:
+        model = Model(wait)
+        fit(model, Pairs(), cross_entropy, _optimizer(model), dataclasses.replace(_CONFIG, max_steps=1))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    inside.wait(10)
+    try:
+        model = Model()
+        fit(model, Pairs(), cross_entropy, _optimizer(model), _CONFIG)
+    except ConfigError as error:
+        errors.append(error)
+    leave.set()
+    thread.join()
+    assert "another thread of this process is training" in str(errors[0])
+    fit(model, Pairs(), cross_entropy, _optimizer(model), _CONFIG)
+    assert weights_sha256(model) == _whole()
 
 
 def test_other_threads_may_train() -> None:

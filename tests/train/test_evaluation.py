@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
-from toys import Noise
+from toys import Failing, Noise
 
-from headrace.datastores import Datastore, Loader
+from headrace.datastores import AugmentedImageDatastore, Datastore, Loader
 from headrace.errors import ConfigError, SampleError, ShapeError
-from headrace.train import Accuracy, evaluate
+from headrace.train import Accuracy, classify, evaluate, predict
 
 Make = Callable[..., nn.Module]
 
@@ -111,6 +111,29 @@ def test_a_ready_loader_shows_epoch_0_each_time() -> None:
         assert first == second
         assert not loader._dispatcher.closed
     assert evaluate(nn.Identity(), data, total, device="cpu", workers=1)["loss"] == pytest.approx(first["loss"])
+
+
+def test_batches_whose_samples_are_all_skipped_count_nothing() -> None:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return targets.double().mean()
+
+    data = AugmentedImageDatastore((8, 8), Failing(range(8), samples=24), color="gray")
+    with Loader(data, 8, shuffle="never", last_batch="keep", on_error="skip") as loader:
+        found = evaluate(nn.Identity(), loader, loss, device="cpu")
+        assert found["loss"] == np.arange(8, 24).mean()
+        assert found == evaluate(nn.Identity(), loader, loss, device="cpu", prepare=lambda b: (b.images, b.labels))
+        ids = torch.cat([part.ids for part in predict(nn.Identity(), loader, device="cpu")])
+        assert ids.tolist() == list(range(8, 24))
+
+
+def test_an_evaluation_of_nothing_is_an_error() -> None:
+    data = Failing((), samples=8)
+    with Loader(data, 8, shuffle="never", last_batch="keep", on_error="skip") as loader:
+        data.bad = frozenset(range(8))
+        with pytest.raises(SampleError, match="no sample of the evaluation could be made"):
+            evaluate(nn.Identity(), loader, cross_entropy, device="cpu")
+        with pytest.raises(SampleError, match="no sample could be made"):
+            classify(nn.Flatten(), loader, device="cpu")
 
 
 def test_bad_input_is_refused(held_out: Datastore, make_model: Make) -> None:

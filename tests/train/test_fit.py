@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from toys import Noise
 
+from headrace.augment import Normalize
 from headrace.datastores import Datastore, Loader
 from headrace.errors import ConfigError, DestinationError, FieldError, SampleError, ShapeError
 from headrace.train import Accuracy, FitResult, TrainConfig, evaluate, fit, weights_sha256
@@ -244,6 +245,72 @@ def test_what_stays_on_the_screen_says_how_it_went(
         f"<FitResult: max epochs completed ({result.step} steps, loss {loss}, best validation loss "
         f"{result.best_value:.4g} after {result.step})>"
     )
+
+
+class _Named:
+    """Digits whose classes have names."""
+
+    def __init__(self, source: Datastore, classes: tuple[str, ...]) -> None:
+        self.source, self.classes = source, classes
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> object:
+        return self.source[index]
+
+
+def test_a_validation_set_that_numbers_its_classes_differently_is_refused(
+    digits: Datastore, held_out: Datastore, make_model: Make, config: TrainConfig
+) -> None:
+    names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    data, lacking = _Named(digits, names), _Named(held_out, names[:3] + names[4:])
+    with pytest.raises(ConfigError, match="class 3 is 'three' in one and 'four' in the other"):
+        fit(make_model(), data, cross_entropy, _sgd, config, lacking)
+    short = dataclasses.replace(config, max_steps=1)
+    fit(make_model(), data, cross_entropy, _sgd, short, _Named(held_out, names))
+    fit(make_model(), data, cross_entropy, _sgd, short, held_out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss": nn.CrossEntropyLoss}, r"loss is the class CrossEntropyLoss: pass an object of it"),
+        ({"loss": "mse"}, "loss is str: it must be a function"),
+        ({"metrics": {"a": Accuracy}, "validation": [1]}, r"metric 'a' is the class Accuracy: pass an object"),
+        ({"prepare": Normalize(mean=0.5, std=0.5)}, r"pass prepare=normalized_images"),
+    ],
+)
+def test_classes_in_place_of_objects_are_named(
+    digits: Datastore, make_model: Make, config: TrainConfig, arguments: dict[str, object], message: str
+) -> None:
+    given = {"loss": cross_entropy, "optimizer": _sgd, "config": config} | arguments
+    with pytest.raises(ConfigError, match=message):
+        fit(make_model(), digits, **given)
+
+
+def test_labels_that_are_no_numbers_of_classes_are_named(make_model: Make, config: TrainConfig) -> None:
+    data = [(np.zeros((8, 8, 1), np.uint8), np.float32(1.5))] * 60
+    with pytest.raises(SampleError, match=r"labels are float32 \(50,\) on cpu, and cross_entropy wants class numbers"):
+        fit(make_model(), data, cross_entropy, _sgd, config)
+
+
+@pytest.mark.parametrize("keep", [{"keep": "best"}, {"ema_decay": 0.9}])
+def test_ctrl_c_leaves_the_weights_that_the_optimizer_knows(
+    digits: Datastore, held_out: Datastore, make_model: Make, config: TrainConfig, keep: dict[str, object]
+) -> None:
+    """Or whoever goes on with them would go on from elsewhere."""
+
+    def press(event: str, state: FitState) -> None:
+        if event == "step" and state.step == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    plain = fit(make_model(), digits, cross_entropy, _sgd, dataclasses.replace(config, max_steps=10))
+    stopped = fit(
+        make_model(), digits, cross_entropy, _sgd, dataclasses.replace(config, **keep), held_out, on_event=press
+    )
+    assert stopped.stop_reason == "interrupted"
+    assert weights_sha256(stopped.model) == weights_sha256(plain.model)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

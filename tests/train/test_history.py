@@ -112,6 +112,20 @@ def test_a_disk_that_is_full_from_the_start_is_an_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_only_its_own_file_is_ever_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "run.csv").write_text("another run's")
+    monkeypatch.chdir(tmp_path)
+    with History("run.csv"):
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+    with History("new.csv"):
+        Path("new.csv").rename("mine.csv")
+        Path("new.csv").write_text("a user's")
+    assert Path("new.csv").read_text() == "a user's"
+    assert Path("run.csv").read_text() == "another run's"
+
+
 def test_a_run_without_rows_leaves_no_file(tmp_path: Path) -> None:
     with History(tmp_path / "run.csv"):
         assert (tmp_path / "run.csv").exists()

@@ -83,7 +83,11 @@ def test_classes_have_names_and_probabilities(tmp_path: Path) -> None:
     assert found.ids.tolist() == list(range(6))
     assert torch.equal(found.labels, outputs.argmax(1))
     assert torch.allclose(found.probabilities, outputs.softmax(1).max(1).values)
-    assert repr(found) == "<Classes of 6 samples, 3 classes>"
+    assert repr(found).startswith(f"<Classes of 6 samples: {found.names[found.labels[0]]}, ")
+    with pytest.raises(ConfigError, match="names has 1 classes and the model has 3 outputs"):
+        classify(model, data, names=["one"], device="cpu")
+    with pytest.raises(ConfigError, match="the data have 3 classes and the model has 4 outputs"):
+        classify(nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), data, device="cpu")
     assert classify(model, _images(2), names=["a", "b", "c"], device="cpu").names == ("a", "b", "c")
     with Loader(data, 2, last_batch="keep") as loader:
         assert classify(model, loader, device="cpu").names == ("cat", "dog", "fox")

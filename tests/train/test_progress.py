@@ -29,6 +29,36 @@ def test_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_terminal_without_a_size_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (0, 0))
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        with Progress("bar", 4) as progress:
+            progress.row(ROW)
+            progress.end("the end")
+        terminal.flush()
+        shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert shown.startswith("step 2/4 epoch 1 loss 0.4123")
+    assert shown.endswith("the end\r\n")
+
+
+def test_the_last_line_stands_below_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        with Progress("bar", 4) as progress:
+            progress.step()
+            progress.end("the end")
+        terminal.flush()
+        shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert shown.endswith("the end\r\n")
+    assert "1/4" in shown
+
+
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from headrace.augment import ColorAugmenter, CutMix, Draw
 from headrace.datastores import Datastore, Loader
 from headrace.errors import ConfigError, ShapeError
-from headrace.train import Run, TrainConfig, fit, weights_sha256
+from headrace.train import Run, TrainConfig, evaluate, fit, weights_sha256
 from headrace.train.device import seed_step
 from headrace.train.step import Step
 
@@ -130,6 +130,28 @@ def test_what_a_part_draws_depends_on_its_place_only(digits: Datastore, make_mod
     torch.rand(17)
     second = fit(make_model(), digits, cross_entropy, torch.optim.SGD, settings)
     assert weights_sha256(first.model) == weights_sha256(second.model)
+
+
+@pytest.mark.parametrize("how", ["close", "evaluate", "next", "fit"])
+def test_a_loader_that_is_moved_meanwhile_is_an_error(digits: Datastore, config: TrainConfig, how: str) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    def move(event: str, state: Any) -> None:
+        if event == "step" and state.step == 3:
+            if how == "close":
+                loader.close()
+            elif how == "evaluate":
+                evaluate(state.model, loader, cross_entropy, device="cpu")
+            elif how == "next":
+                next(iter(loader))
+            else:
+                fit(model(), loader, cross_entropy, torch.optim.SGD, dataclasses.replace(config, max_steps=5))
+
+    with Loader(digits, 50, last_batch="keep") as loader:
+        with pytest.raises(ConfigError, match="the Loader was moved while the run used it: step 4 was next"):
+            fit(model(), loader, cross_entropy, torch.optim.SGD, config, on_event=move)
+        assert (loader.epoch, loader.step) == (0, 3)
 
 
 def test_several_losses_add_up(digits: Datastore, config: TrainConfig) -> None:

@@ -102,6 +102,7 @@ def test_factors_are_finite_and_start_where_they_should(
         (lambda: Chain(Cosine(), Cosine()), r"how long does Cosine\(.*\) last"),
         (lambda: Chain((Cosine(), -1), Cosine()), "length of a part"),
         (lambda: Chain("cosine", Cosine()), "'cosine' is none"),
+        (lambda: Chain(Cosine), "is none"),
         (lambda: scaled_rate(0.1, 0), "batch_size must be"),
         (lambda: scaled_rate(0.1, 10, rule="cubic"), "rule must be"),
     ],
