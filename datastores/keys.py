@@ -19,13 +19,19 @@ from .tar import ustar_name
 __all__ = ["encode_key", "fit_key", "key_digest"]
 
 _UNSAFE = re.compile(r"[\x00-\x20\x7f-\x9f%\\\udc80-\udcff]")
+_UNSAFE_BUT_QUOTED = re.compile(_UNSAFE.pattern.replace("%", ""))
 _EMPTY_PART = re.compile(r"^/|/(?=/)|/$")
 _DOTS_PART = re.compile(r"(?:^|(?<=/))\.{1,2}(?=/)")
 _METADATA_PART = re.compile(r"^_(?=_[^/]*__/)|(?:^|(?<=/))_(?=_MACOSX/)")
 
 
-def encode_key(key: str) -> str:
+def encode_key(key: str, *, is_quoted: bool = False) -> str:
     """Return ``key`` with all that could be misread percent-encoded; different keys stay different.
+
+    Args:
+        key: any text.
+        is_quoted: it comes from a tar, so it was encoded before if it needed that, and ``%`` stays what it is; a key
+            that needs no encoding comes back as it is.
 
     Raises:
         ConfigError: it is empty or no text.
@@ -37,7 +43,7 @@ def encode_key(key: str) -> str:
     if not isinstance(key, str) or not key:
         raise ConfigError(f"a key must be a text that is not empty, got {key!r}")
     try:
-        safe = _UNSAFE.sub(_quote, key)
+        safe = (_UNSAFE_BUT_QUOTED if is_quoted else _UNSAFE).sub(_quote, key)
         for pattern in (_EMPTY_PART, _DOTS_PART, _METADATA_PART):
             safe = pattern.sub(_quote, safe)
         safe.encode("utf-8")

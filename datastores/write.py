@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,7 @@ from .staging import Staging, write_synced
 from .storage import local_path, os_failure
 from .tar import BLOCK, END, padding, ustar_header
 
-__all__ = ["DEFAULT_SHARD_BYTES", "ShardWriter"]
+__all__ = ["DEFAULT_SHARD_BYTES", "ShardLimit", "ShardWriter", "sample_bytes"]
 
 #: Large enough to be read in one stream from a disk or a bucket, small enough for thousands of shards a terabyte.
 DEFAULT_SHARD_BYTES = 256 * 2**20
@@ -27,6 +28,41 @@ DEFAULT_SHARD_BYTES = 256 * 2**20
 _FIELD = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,47}")
 _BUFFER_BYTES = 1 << 20
 _MAX_PIECES = 900  # one writev takes 1024 at most
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLimit:
+    """When a shard is closed.
+
+    Args:
+        size: before it would grow beyond this many bytes; ``DEFAULT_SHARD_BYTES`` where nothing else is given.
+        samples: when it has this many samples.
+
+    Raises:
+        ConfigError: one of them is below 1.
+
+    Example:
+        >>> ShardLimit(samples=2).is_full(4096, 2, 1024)
+        True
+    """
+
+    size: int | None = None
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is None and self.samples is None:
+            object.__setattr__(self, "size", DEFAULT_SHARD_BYTES)
+        if any(limit is not None and limit < 1 for limit in (self.size, self.samples)):
+            raise ConfigError(f"shard size must be at least 1, got {self.size} bytes, {self.samples} samples")
+
+    def is_full(self, size: int, samples: int, more: int) -> bool:
+        """Whether a shard of so many bytes and samples is closed before a sample of ``more`` bytes is written."""
+        return (self.size is not None and size + more + len(END) > self.size) or samples == self.samples
+
+
+def sample_bytes(fields: Mapping[str, bytes]) -> int:
+    """Return the bytes that a sample takes in a tar."""
+    return sum(BLOCK + len(data) + padding(len(data)) for data in fields.values())
 
 
 class ShardWriter:
@@ -68,12 +104,7 @@ class ShardWriter:
         shard_samples: int | None = None,
         classes: Sequence[str] = (),
     ) -> None:
-        if shard_bytes is None and shard_samples is None:
-            shard_bytes = DEFAULT_SHARD_BYTES
-        if (shard_bytes is not None and shard_bytes < 1) or (shard_samples is not None and shard_samples < 1):
-            raise ConfigError(f"shard size must be at least 1, got {shard_bytes} bytes, {shard_samples} samples")
-        self.shard_bytes = shard_bytes
-        self.shard_samples = shard_samples
+        self.limit = ShardLimit(shard_bytes, shard_samples)
         self.classes = Index((), (), tuple(classes)).classes  # refuses now what could not be published later
         #: Number of keys with percent-encoded characters.
         self.encoded_keys = 0
@@ -94,12 +125,13 @@ class ShardWriter:
             raise ConfigError("the shards are not published yet: close the writer first")
         return self._index
 
-    def write(self, key: str, fields: Mapping[str, bytes]) -> str:
+    def write(self, key: str, fields: Mapping[str, bytes], *, is_quoted: bool = False) -> str:
         """Append a sample.
 
         Args:
             key: its name, unique in the whole set; folders are separated by ``/``.
             fields: field name -> bytes, stored as they are. A name is like a file extension: lower case, "jpg", "cls".
+            is_quoted: the key comes from a tar, so ``%`` in it stays what it is.
 
         Returns:
             The key as stored.
@@ -111,8 +143,8 @@ class ShardWriter:
         """
         names = self._checked_fields(key, fields)
         label = self._label(key, fields)
-        stored = self._stored_key(key, max(names, key=len))
-        shard = self._shard_for(sum(BLOCK + len(data) + padding(len(data)) for data in fields.values()))
+        stored = self._stored_key(encode_key(key, is_quoted=is_quoted), key, max(names, key=len))
+        shard = self._shard_for(sample_bytes(fields))
         shard.add(stored, [(name, fields[name]) for name in names])
         self._fields.update(names)
         if label is not None:
@@ -127,6 +159,17 @@ class ShardWriter:
         except OSError as error:
             raise os_failure(error, f"writing {path}") from error
 
+    def finish(self) -> None:
+        """Finish the last shard, without publishing anything: several sets can so be published close together.
+
+        Raises:
+            ConfigError: no sample was written.
+            ShardError: the operating system failed.
+        """
+        self._finish_shard()
+        if not self._entries:
+            raise ConfigError(f"no samples were written: {self._staging.destination} is left as it was")
+
     def close(self) -> None:
         """Finish the last shard and publish all of them; the index comes last.
 
@@ -137,9 +180,7 @@ class ShardWriter:
         if self._index is not None:
             return
         try:
-            self._finish_shard()
-            if not self._entries:
-                raise ConfigError(f"no samples were written: {self._staging.destination} is left as it was")
+            self.finish()
             index = Index(tuple(self._entries), tuple(sorted(self._fields)), self.classes, tuple(self._class_samples))
             self.attach(INDEX_NAME, index.pack())
             self._staging.publish()
@@ -186,8 +227,7 @@ class ShardWriter:
             raise ConfigError(f"sample {key!r} has the label {text!r}: there are classes 0 to {len(self.classes) - 1}")
         return int(text)
 
-    def _stored_key(self, key: str, longest_field: str) -> str:
-        encoded = encode_key(key)
+    def _stored_key(self, encoded: str, key: str, longest_field: str) -> str:
         stored = fit_key(encoded, longest_field)
         digest = key_digest(stored)
         if digest in self._digests:
@@ -198,13 +238,10 @@ class ShardWriter:
             self.shortened_keys[stored] = key
         return stored
 
-    def _shard_for(self, sample_bytes: int) -> "_ShardFile":
-        """Return the shard that the next sample goes into."""
-        shard = self._shard
-        if shard is not None:
-            too_large = self.shard_bytes is not None and shard.size + sample_bytes + len(END) > self.shard_bytes
-            if too_large or len(shard) == self.shard_samples:
-                self._finish_shard()
+    def _shard_for(self, more: int) -> "_ShardFile":
+        """Return the shard that the next sample, of so many bytes, goes into."""
+        if self._shard is not None and self.limit.is_full(self._shard.size, len(self._shard), more):
+            self._finish_shard()
         if self._shard is None:
             self._shard = _ShardFile(self._staging.path(f"shard-{len(self._entries):06d}.tar"))
         return self._shard

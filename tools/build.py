@@ -1,39 +1,55 @@
-"""``headrace build``: a folder of images becomes shards; the bytes of every image stay what they are.
+"""``headrace build``: images become shards; the bytes of every image stay what they are, unless pixels are asked for.
 
-Class folders give the field "cls" (the class number in ASCII digits; the names stand in ``index.json``); the image's
-field is its file extension in lower case; its key is its path without extension, made safe (``datastores/keys.py``).
-``build.json`` beside the shards says what was built from what, and what was left out and why.
+SRC is a folder of images or of class folders, a manifest (``manifest.py``), or WebDataset tars (``inputs.py``). The
+image's field is its file extension in lower case; classes give the field "cls" (the class number in ASCII digits; the
+names stand in ``index.json``); a key is a path without extension, made safe (``datastores/keys.py``). ``build.json``
+beside the shards says what was built from what, and what was left out and why.
+
+The flow: ``inputs.py`` lists items -> ``division.py`` says which of them go where, in what order -> ``samples.py``
+makes each, in processes if asked to -> one ``ShardWriter`` for each set writes them in that order. So the bytes do not
+depend on the number of workers.
 """
 
 import argparse
-import json
-import os
 import re
-import stat
-import sys
-import warnings
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
-from .. import __version__
-from ..errors import ConfigError, DecodeError, DuplicateKeyError, HeadraceError, MissingDataError
-from .progress import Progress, show_bytes, show_count
+from ..errors import ConfigError, DecodeError, HeadraceError
+from .build_report import Built, Report, print_dry_run, print_summary
+from .build_source import open_source
+from .division import Shares, divide, parse_shares, shuffled
+from .inputs import FolderInput, Input, check_keys
+from .parallel import default_workers, in_order, parse_workers
+from .progress import Progress, show_count
+from .samples import Item, Made, Recipe, make
 
 if TYPE_CHECKING:
-    from ..datastores.image import ImageDatastore
+    from ..datastores.schema import IntArray
     from ..datastores.write import ShardWriter
 
 __all__ = ["add_arguments", "run"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_KEPT_OPTIONS = ("shard_bytes", "shard_samples", "labels", "skip_bad", "keep_extensions")
-_PILLOW_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "PPM", "TIFF", "AVIF", "HEIF")
+_KEPT_OPTIONS = (
+    "shard_bytes", "shard_samples", "labels", "skip_bad", "keep_extensions", "path_column", "label_column", "fields",
+    "keys", "rekey", "shuffle", "stratify", "split_seed", "quality",
+)  # fmt: skip
+_FORMATS = {"jpeg": "JPEG", "png": "PNG", "webp": "WEBP"}
+_CHUNK = 16  # images of a task for another process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("source", metavar="SRC", help="folder of class folders, or of images")
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        nargs="+",
+        help="folder of class folders or of images; manifest (.csv, .tsv, .jsonl); tars, or folders of them",
+    )
     parser.add_argument("destination", metavar="DEST", help="new or empty folder for the shards")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--shard-bytes", type=_bytes, metavar="SIZE", help="largest shard (default: 256MiB)")
@@ -42,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels",
         choices=["auto", "foldernames", "none"],
         default="auto",
-        help="take class names from the folder that an image lies in; auto: if all lie in sub-folders (default)",
+        help="take class names from the folder that an image lies in; auto: if all lie in sub-folders (default), from "
+        "a manifest's column, or as tars have them; none: leave them out",
     )
     parser.add_argument(
         "--skip-bad",
@@ -52,8 +69,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-extensions", action="store_true", help="keep each file's extension in its key, for a.bmp beside a.gif"
     )
+    parser.add_argument("--dry-run", action="store_true", help="do all but write: say what would be built and left out")
+    _add_selection(parser)
+    _add_pixels(parser)
+    parser.add_argument("--workers", type=parse_workers, metavar="N", help="processes that read and encode images")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which samples, in what order")
+    group.add_argument(
+        "--path-column", metavar="NAME", help="manifest's column of paths (default: path, file_name, ...)"
+    )
+    group.add_argument("--label-column", metavar="NAME", help="manifest's column of classes (default: label or class)")
+    group.add_argument("--fields", type=_names, metavar="A,B", help="keep these fields of tars only")
+    group.add_argument("--keys", metavar="GLOB", help="take only samples whose key matches, such as 'train/*'")
+    group.add_argument("--rekey", action="store_true", help="number the samples: keys 000000000, 000000001 and so on")
+    group.add_argument("--shuffle", type=_seed, metavar="SEED", help="write in random order, over the whole set")
+    group.add_argument(
+        "--split",
+        type=parse_shares,
+        metavar="train=0.9,val=0.1",
+        help="build DEST/train and DEST/val, with one class map",
+    )
+    group.add_argument("--stratify", action="store_true", help="split every class in the same way")
+    group.add_argument("--split-seed", type=_seed, metavar="SEED", default=0, help="who goes where (default: 0)")
+
+
+def _add_pixels(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "pixels", "Images that are small enough, and of the wanted format, pass unchanged."
+    )
+    group.add_argument(
+        "--resize", type=_resize, metavar="N[:long]", help="shrink so that the short (or the long) side has N pixels"
+    )
+    group.add_argument(
+        "--format", choices=list(_FORMATS), help="encode as this; default: as the file is, where it can be"
+    )
+    group.add_argument(
+        "--quality", type=_quality, default=90, metavar="Q", help="of JPEG and WebP, 1 to 100 (default: 90)"
+    )
 
 
 def _bytes(text: str) -> int:
@@ -70,191 +126,181 @@ def _count(text: str) -> int:
     return int(text)
 
 
-@dataclass(slots=True)
-class _Report:
-    """What ``build.json`` says.
+def _seed(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) >= 2**64:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: write a number from 0 to 2**64 - 1")
+    return int(text)
 
-    Args:
-        source: as it was typed.
-        options: those that the result depends on.
-        samples: written.
-        image_bytes: of the images, without labels and headers.
-        classes: class name -> samples.
-        merged_classes: class name -> its folders, where they are several, as in train/cat and test/cat.
-        passed_over: reason -> files and folders that are no images by name.
-        bad: files that were left out by ``--skip-bad``, with reasons.
-        encoded_keys: number of keys with percent-encoded characters.
-        shortened_keys: stored key -> original, where that was too long.
-    """
 
-    source: str
-    options: dict[str, Any]
-    samples: int = 0
-    image_bytes: int = 0
-    classes: dict[str, int] = field(default_factory=dict)
-    merged_classes: dict[str, list[str]] = field(default_factory=dict)
-    passed_over: dict[str, int] = field(default_factory=dict)
-    bad: list[dict[str, str]] = field(default_factory=list)
-    encoded_keys: int = 0
-    shortened_keys: dict[str, str] = field(default_factory=dict)
+def _resize(text: str) -> tuple[int, str]:
+    match = re.fullmatch(r"([1-9][0-9]{0,4})(?::(short|long))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 256, 256:short or 512:long")
+    return int(match[1]), match[2] or "short"
 
-    def pack(self) -> bytes:
-        """Return the bytes of ``build.json``."""
-        head = {"format": "headrace-build", "version": 1, "headrace": __version__}
-        return (json.dumps(head | asdict(self), indent=1) + "\n").encode("ascii")
+
+def _quality(text: str) -> int:
+    if not re.fullmatch(r"0*([1-9][0-9]?|100)", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no quality: write a number from 1 to 100")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(sorted(set(text.lower().split(","))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A set that is to be built: its name in a split or "", its folder as typed, the items in order."""
+
+    name: str
+    destination: str
+    ids: "IntArray"
 
 
 def run(options: argparse.Namespace) -> int:
     """Build the shards; print what was built."""
-    from ..datastores.image import ImageDatastore
-    from ..datastores.listing import EMPTY_FILE
+    source = open_source(options)
+    parts = list(_parts(source, options))
+    if not options.rekey:
+        check_keys(source)
+    reports = [_report(source, options, part) for part in parts]
+    return (_dry_run if options.dry_run else _build)(source, parts, reports, options)
+
+
+def _build(source: Input, parts: list[_Part], reports: list[Report], options: argparse.Namespace) -> int:
     from ..datastores.write import ShardWriter
 
-    _check_folders(options.source, options.destination)
-    images = ImageDatastore(options.source, label_source=None if options.labels == "none" else options.labels)
-    _check_keys(images, options.keep_extensions)
-    kept = {name: getattr(options, name) for name in _KEPT_OPTIONS}
-    report = _Report(options.source, kept, classes=dict.fromkeys(images.classes, 0), passed_over=images.skipped)
-    report.merged_classes = {name: list(found) for name, found in images.class_folders().items() if len(found) > 1}
-    report.passed_over.pop(EMPTY_FILE, None)  # these are images by name, so they are listed one by one
-    for name in images.empty_files:
-        _leave_out(report, name, f"{images.root}/{name} is empty", skip=options.skip_bad)
-    with (
-        ShardWriter(
-            options.destination,
-            shard_bytes=options.shard_bytes,
-            shard_samples=options.shard_samples,
-            classes=images.classes,
-        ) as writer,
-        Progress("headrace build", len(images), "images", quiet=options.quiet) as progress,
-    ):
-        _write_images(images, writer, report, progress)
-        report.encoded_keys, report.shortened_keys = writer.encoded_keys, writer.shortened_keys
-        writer.attach("build.json", report.pack())
-    _print_summary(report, writer, options)
+    size = {"shard_bytes": options.shard_bytes, "shard_samples": options.shard_samples}
+    with ExitStack() as stack:
+        writers = [stack.enter_context(ShardWriter(part.destination, **size, classes=source.classes)) for part in parts]
+        with _progress(parts, options) as progress:
+            for part, writer, report in zip(parts, writers, reports, strict=True):
+                _write(source, part, writer, report, options, progress)
+                writer.finish()
+        for writer, report in zip(writers, reports, strict=True):
+            report.encoded_keys, report.shortened_keys = writer.encoded_keys, writer.shortened_keys
+            writer.attach("build.json", report.pack())
+            writer.close()
+    built = [
+        Built(part.name, part.destination, len(writer.index.entries), sum(e.size for e in writer.index.entries), report)
+        for part, writer, report in zip(parts, writers, reports, strict=True)
+    ]
+    print_summary(built, as_json=options.json, quiet=options.quiet)
     return 0
 
 
-def _check_folders(source: str, destination: str) -> None:
-    from ..datastores.storage import local_path, os_failure
-
-    # realpath, since Path.resolve fails for links that lead to themselves
-    from_folder, to_folder = (Path(os.path.realpath(local_path(name))) for name in (source, destination))
-    try:
-        is_folder = stat.S_ISDIR(from_folder.stat().st_mode)
-    except FileNotFoundError as error:
-        raise MissingDataError(f"{source} is not there: check the path") from error
-    except OSError as error:
-        raise os_failure(error, f"looking for {source}") from error
-    if not is_folder:
-        raise ConfigError(f"{source} is a file: name a folder of images")
-    if to_folder.is_relative_to(from_folder):
-        raise ConfigError(f"{destination} lies inside {source}: name a folder outside of it for the shards")
-
-
-def _check_keys(images: "ImageDatastore", keep_extensions: bool) -> None:
-    """Refuse two files that would get one key, before anything is written."""
-    seen: dict[str, str] = {}
-    twins: list[str] = []
-    folder = ""
-    for index in range(len(images)):
-        path = images.key(index)
-        if path.rpartition("/")[0] != folder:
-            folder = path.rpartition("/")[0]
-            seen.clear()
-        first = seen.setdefault(_key(path, keep_extensions), path)
-        if first != path:
-            twins.append(f"{first} and {path}")
-    if twins:
-        shown = "; ".join(twins[:10]) + ("; ..." if len(twins) > 10 else "")
-        raise DuplicateKeyError(
-            f"{show_count(len(twins), 'pair')} of files in {images.root} would get one key: {shown}: rename them, or "
-            "let keys keep the extension with --keep-extensions"
-        )
-
-
-def _key(path: str, keep_extension: bool) -> str:
-    return path if keep_extension else path.rpartition(".")[0]
-
-
-def _write_images(
-    images: "ImageDatastore",
-    writer: "ShardWriter",
-    report: _Report,
-    progress: Progress,
+def _write(
+    source: Input, part: _Part, writer: "ShardWriter", report: Report, options: argparse.Namespace, progress: Progress
 ) -> None:
-    import numpy as np
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Pillow, about images that are merely large or odd
-        for index in range(len(images)):
-            path = images.key(index)
+    for made in _made(source, part.ids, options):
+        error: HeadraceError | None = made.failure
+        if error is None:
             try:
-                encoded = images.encoded(np.array([index]))[0]
-                _check_header(encoded.data, images.locate(index))
-            except HeadraceError as error:
-                _leave_out(report, path, str(error), skip=report.options["skip_bad"], cause=error)
-            else:
-                fields = {path.rpartition(".")[2].lower(): encoded.data}
-                if encoded.label is not None:
-                    fields["cls"] = str(encoded.label).encode("ascii")
-                    report.classes[images.classes[encoded.label]] += 1
-                writer.write(_key(path, report.options["keep_extensions"]), fields)
-                report.samples += 1
-                report.image_bytes += len(encoded.data)
-            progress.advance()
+                writer.write(made.item.key, made.fields, is_quoted=made.item.is_quoted)
+                report.count(made, source.classes)
+            except ConfigError as refused:  # a field name of somebody's tar, or a label that is no class
+                error = refused
+        if error is not None:
+            _leave_out(report, made.item.name, str(error), skip=options.skip_bad, cause=error)
+        progress.advance()
 
 
-def _check_header(data: bytes, path: str) -> None:
-    """Read an image's header, with its size in pixels; no pixel is decoded."""
-    import io
-
-    from PIL import Image
-
-    from ..datastores.heif import codec_of, load_heic_reader
-
-    try:
-        if codec_of(data) == "HEIF":
-            load_heic_reader()
-        Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS).close()
-    except Image.DecompressionBombError:
-        return  # a large image is an image
-    except Exception as error:  # Pillow's readers raise nearly every type there is
-        message = f"{path} is no image that can be read: it begins with {data[:16]!r} ({_reason(error)})"
-        raise DecodeError(message) from error
+def _made(source: Input, ids: "IntArray", options: argparse.Namespace) -> Iterator[Made]:
+    """Make samples in the order of their ids."""
+    side = {} if options.resize is None else {"resize": options.resize[0], "side": options.resize[1]}
+    recipe = Recipe(**side, format=_FORMATS.get(options.format), quality=options.quality)
+    workers = options.workers
+    if workers is None:  # what only moves bytes is not worth a process
+        workers = default_workers() if recipe.changes_pixels else 0
+    size = _CHUNK if workers else 1
+    chunks = (ids[start : start + size].tolist() for start in range(0, len(ids), size))
+    tasks = ((tuple(_item(source, i, options) for i in chunk), source.storage, recipe) for chunk in chunks)
+    for made in in_order(make, tasks, workers):
+        yield from made
 
 
-def _reason(error: Exception) -> str:
-    from PIL import UnidentifiedImageError
+def _item(source: Input, index: int, options: argparse.Namespace) -> Item:
+    item = source.item(index)
+    return replace(item, key=f"{index:09d}", is_quoted=False) if options.rekey else item
 
-    return "nothing reads it" if isinstance(error, UnidentifiedImageError) else str(error)  # which names an address
+
+def _dry_run(source: Input, parts: list[_Part], reports: list[Report], options: argparse.Namespace) -> int:
+    from ..datastores.tar import END
+    from ..datastores.write import ShardLimit, sample_bytes
+
+    limit, built = ShardLimit(options.shard_bytes, options.shard_samples), []
+    with _progress(parts, options) as progress:
+        for part, report in zip(parts, reports, strict=True):
+            shards, total, size, samples = 0, 0, 0, 0
+            for made in _made(source, part.ids, options):
+                progress.advance()
+                if made.failure is not None:
+                    report.leave_out(made.item.name, str(made.failure))
+                    continue
+                more = sample_bytes(made.fields)
+                if not samples or limit.is_full(size, samples, more):
+                    shards, total, size, samples = shards + 1, total + len(END), 0, 0
+                total, size, samples = total + more, size + more, samples + 1
+                report.count(made, source.classes)
+            built.append(Built(part.name, part.destination, shards, total, report))
+    print_dry_run(built, as_json=options.json)
+    bad = [entry for report in reports for entry in report.bad]
+    if bad and not options.skip_bad:
+        raise DecodeError(
+            f"{show_count(len(bad), 'file')} would stop the build, the first is {bad[0]['file']}: repair or remove "
+            "them, or leave them out with --skip-bad"
+        )
+    return 0
 
 
-def _leave_out(report: _Report, path: str, reason: str, *, skip: bool, cause: Exception | None = None) -> None:
+def _progress(parts: list[_Part], options: argparse.Namespace) -> Progress:
+    return Progress("headrace build", sum(len(part.ids) for part in parts), "images", quiet=options.quiet)
+
+
+def _leave_out(report: Report, name: str, reason: str, *, skip: bool, cause: Exception | None = None) -> None:
     if not skip:
         raise DecodeError(f"{reason}: repair or remove it, or leave such files out with --skip-bad") from cause
-    report.bad.append({"file": path, "reason": reason})
+    report.leave_out(name, reason)
 
 
-def _print_summary(report: _Report, writer: "ShardWriter", options: argparse.Namespace) -> None:
-    index = writer.index
-    total = sum(entry.size for entry in index.entries)
-    if options.json:
-        result = {"destination": options.destination, "shards": len(index.entries), "bytes": total}
-        print(json.dumps(result | asdict(report), indent=1))
-        return
-    images, shards = show_count(report.samples, "image"), show_count(len(index.entries), "shard")
-    classes = f", {show_count(len(report.classes), 'class', 'classes')}" if report.classes else ""
-    print(f"{images} in {shards} ({show_bytes(total)}{classes}): {options.destination}")
-    if report.merged_classes and not options.quiet:
-        name, folders = next(iter(report.merged_classes.items()))
-        merged = show_count(len(report.merged_classes), "class is", "classes are")
-        print(
-            f"headrace build: {merged} made of several folders, such as {name} of {' and '.join(folders[:2])}; if "
-            "these are parts like train and test, build each on its own",
-            file=sys.stderr,
-        )
-    left_out = {**report.passed_over, **({"no images": len(report.bad)} if report.bad else {})}
-    if left_out and not options.quiet:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(left_out.items()))
-        print(f"headrace build: passed over ({reasons}), see build.json", file=sys.stderr)
+def _report(source: Input, options: argparse.Namespace, part: _Part) -> Report:
+    kept = {name: getattr(options, name) for name in _KEPT_OPTIONS}
+    kept["resize"] = None if options.resize is None else f"{options.resize[0]}:{options.resize[1]}"
+    kept["format"] = options.format
+    if options.split:
+        kept["split"], kept["part"] = {name: str(share) for name, share in options.split}, part.name
+    typed = options.source[0] if len(options.source) == 1 else options.source
+    report = Report(typed, kept, classes=dict.fromkeys(source.classes, 0), passed_over=dict(source.passed_over))
+    if isinstance(source, FolderInput):
+        folders = source.images.class_folders().items()
+        report.merged_classes = {name: list(found) for name, found in folders if len(found) > 1}
+    for name, reason in source.bad:
+        _leave_out(report, name, reason, skip=options.skip_bad or options.dry_run)
+    return report
+
+
+# -- what is built from what -------------------------------------------------------------------------------------------
+
+
+def _parts(source: Input, options: argparse.Namespace) -> Iterator[_Part]:
+    """Say which items go into which set, in what order."""
+    import numpy as np
+
+    if options.stratify and not options.split:
+        raise ConfigError("--stratify is for --split: say into what, such as --split train=0.9,val=0.1")
+    ids = np.arange(len(source))
+    if options.keys is not None:
+        ids = ids[[fnmatchcase(source.key(index), options.keys) for index in range(len(source))]]
+        source.passed_over["key does not match --keys"] = len(source) - len(ids)
+        if not len(ids):
+            raise ConfigError(f"no key matches --keys {options.keys!r}: the first is {source.key(0)!r}")
+    shares: Shares | None = options.split
+    divided = [ids]
+    if shares is not None:
+        divided = divide(ids, shares, options.split_seed, source.labels() if options.stratify else None)
+    for (name, _), members in zip(shares or (("", 1),), divided, strict=True):
+        if not len(members):
+            raise ConfigError(f"the part {name} would be empty: there are {len(ids)} samples to split")
+        order = members if options.shuffle is None else shuffled(members, options.shuffle)
+        yield _Part(name, f"{options.destination.rstrip('/')}/{name}" if name else options.destination, order)

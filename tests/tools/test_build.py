@@ -290,10 +290,11 @@ def test_a_dataset_is_never_overwritten(source: Path, tmp_path: Path, capsys: py
 
 WAITING = """
 import sys
-from headrace.datastores import image
-from headrace.tools import cli
-read = image._read
-image._read = lambda path: open(path[:-11] + "pipe").read() if path.endswith("cat/zzz.jpg") else read(path)
+from headrace.tools import cli, samples
+read = samples._read
+def waiting(storage, part):
+    return open(part.path[:-11] + "pipe").read() if part.path.endswith("cat/zzz.jpg") else read(storage, part)
+samples._read = waiting
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -367,7 +368,7 @@ def test_keys_may_keep_their_extensions(tmp_path: Path) -> None:
     picture(tmp_path / "src/a.jpg")
     refused = run_build(tmp_path / "src", tmp_path / "out")
     assert refused.returncode == 1
-    assert "1 pair of files" in refused.stderr
+    assert "1 pair of samples" in refused.stderr
     assert "a.jpg and a.png" in refused.stderr
     assert "--keep-extensions" in refused.stderr
     built = run_build(tmp_path / "src", tmp_path / "out", "--keep-extensions")
