@@ -50,6 +50,8 @@ def open_source(options: argparse.Namespace) -> Input:
 def _check_folders(source: str, destination: str) -> None:
     from ..datastores.storage import local_path, os_failure
 
+    if _is_remote(source):
+        return
     # realpath, since Path.resolve fails for links that lead to themselves
     from_folder, to_folder = (Path(os.path.realpath(local_path(name))) for name in (source, destination))
     try:
@@ -66,13 +68,19 @@ def _check_folders(source: str, destination: str) -> None:
         raise ConfigError(f"{destination} lies inside {source}: name a folder outside of it for the shards")
 
 
+def _is_remote(location: str) -> bool:
+    from ..datastores.remote import scheme_of
+
+    return scheme_of(location) not in ("", "file")
+
+
 def _names_tars(location: str) -> bool:
     """Whether a location is tars: by its name, or since an index, or a build, lies there."""
     from ..datastores.index import INDEX_NAME
+    from ..datastores.places import open_storage
     from ..datastores.staging import STAGING_NAME
-    from ..datastores.storage import open_storage
 
-    if location.endswith(".tar") or set(location) & set("*?[{"):
+    if location.endswith(".tar") or set(location) & set("*?[{") or _is_remote(location):
         return True
     storage, (folder,) = open_storage([location])
     return bool({INDEX_NAME, STAGING_NAME} & set(storage.names(folder)))
@@ -80,7 +88,7 @@ def _names_tars(location: str) -> bool:
 
 def _open_folder(options: argparse.Namespace) -> Input:
     from ..datastores.image import ImageDatastore
-    from ..datastores.storage import open_storage
+    from ..datastores.places import open_storage
 
     location = options.source[0]
     try:

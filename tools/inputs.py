@@ -24,9 +24,7 @@ __all__ = ["FolderInput", "Input", "ShardInput", "check_keys"]
 class Input(Protocol):
     """Samples that can be built."""
 
-    @property
-    def storage(self) -> "Storage":
-        """Where the pieces of all items lie."""
+    storage: "Storage"  # where the pieces of all items lie
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -71,11 +69,11 @@ class FolderInput:
 
     def __init__(self, images: "ImageDatastore", *, keep_extensions: bool) -> None:
         from ..datastores.listing import EMPTY_FILE
-        from ..datastores.storage import open_storage
+        from ..datastores.storage import LocalStorage
 
         self.images = images
         self.keep_extensions = keep_extensions
-        self.storage, _ = open_storage([images.root])
+        self.storage: Storage = LocalStorage()
         self.classes = images.classes
         self.fingerprint = images.fingerprint
         self.passed_over = images.skipped

@@ -64,7 +64,7 @@ class ManifestInput:
         import numpy as np
 
         from ..datastores.listing import natural_key
-        from ..datastores.storage import open_storage
+        from ..datastores.places import open_storage
 
         self.storage, (self.path,) = open_storage([location])
         self.keep_extensions = keep_extensions

@@ -31,7 +31,7 @@ class FilePart:
     Args:
         path: in the storage of the whole task.
         offset: the first byte.
-        length: number of bytes; None for all that follow.
+        length: number of bytes; None for the whole file.
     """
 
     path: str
@@ -180,14 +180,19 @@ def _refuse_second(name: str, before: str, item: Item) -> None:
 
 
 def _read(storage: "Storage", part: FilePart) -> bytes:
+    if part.length is None:
+        file = storage.open(part.path)
+        _refuse_huge(part.path, file.size)
+        return file.read(0, file.size)
+    _refuse_huge(f"a field in {part.path} at byte {part.offset}", part.length)
+    return storage.read(part.path, part.offset, part.length)
+
+
+def _refuse_huge(what: str, size: int) -> None:
     from ..datastores.storage import MAX_FILE_BYTES
 
-    file = storage.open(part.path)
-    length = file.size - part.offset if part.length is None else part.length
-    if length > MAX_FILE_BYTES:
-        what = part.path if part.length is None else f"a field in {part.path} at byte {part.offset}"
-        raise ShardError(f"{what} has {length} bytes: one sample may have {MAX_FILE_BYTES}, so leave it out")
-    return file.read(part.offset, length)
+    if size > MAX_FILE_BYTES:
+        raise ShardError(f"{what} has {size} bytes: one sample may have {MAX_FILE_BYTES}, so leave it out")
 
 
 def _header(data: bytes, where: str) -> tuple[str, tuple[int, int]]:

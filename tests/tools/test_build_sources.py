@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures import encode, exif, photo, with_exif
 from PIL import Image
+from servers import web_server
 
 from headrace.datastores.decode import decode
 from headrace.datastores.sharded import ShardDatastore
@@ -206,6 +207,13 @@ def test_shards_are_cut_anew_and_nothing_in_them_changes(tmp_path: Path) -> None
     assert (out.classes, out.shard_sizes.tolist()) == (("red", "green", "blue"), [3, 3, 3, 1])
     assert report(tmp_path / "out")["classes"] == {"red": 4, "green": 3, "blue": 3}
     out.verify()
+
+
+def test_shards_of_a_web_server(tmp_path: Path) -> None:
+    write_shards(tmp_path / "set", samples=10, per_shard=4)
+    with web_server(tmp_path) as site:
+        assert build(f"{site.url}/set", tmp_path / "out", "--shuffle", 1, "--workers", 0) == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "set")
 
 
 def test_keys_that_were_encoded_stay_what_they_are(tmp_path: Path) -> None:
