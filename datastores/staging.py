@@ -5,9 +5,10 @@ dataset last. Whoever finds that folder, but no ``index.json``, knows that a bui
 
     .headrace-build/lock           held with flock by the running build, so a killed one lets it go
     .headrace-build/publish.json   written before the first file is moved: the names that will be; removed when all are
+    .headrace-build/journal.jsonl  which of the files are finished, for builds that can be continued (``journal.py``)
     .headrace-build/...            the files
 
-A new build removes what a killed one left, and nothing else.
+A new build removes what a killed one left, or goes on with it, and touches nothing else.
 """
 
 import errno
@@ -18,6 +19,7 @@ from pathlib import Path
 from ..errors import DestinationError
 from .filelock import FileLock
 from .index import INDEX_NAME
+from .journal import JOURNAL_NAME
 from .storage import fsync_folder, os_failure
 
 __all__ = ["STAGING_NAME", "Staging", "write_synced"]
@@ -41,13 +43,14 @@ class Staging:
 
     Args:
         destination: a folder that does not exist, is empty, or holds the remains of a killed build.
+        keep: leave these remains in the staging folder, also those that the killed build had begun to publish.
 
     Raises:
         DestinationError: it holds anything else, or another build is writing into it; nothing was changed.
         ShardError: it cannot be created.
     """
 
-    def __init__(self, destination: Path) -> None:
+    def __init__(self, destination: Path, *, keep: bool = False) -> None:
         self.destination = destination
         self.folder = destination / STAGING_NAME
         self._is_new = False
@@ -55,9 +58,15 @@ class Staging:
         self._lock = self._acquire()
         try:
             self._check()  # again, now that nobody else can be at it
-            self._clear()
+            if keep:
+                self._take_back()
+            else:
+                self._clear()
         except BaseException:
-            self._leave()
+            if keep:
+                self._lock.release()
+            else:
+                self._leave()
             raise
 
     def _acquire(self) -> FileLock:
@@ -121,6 +130,26 @@ class Staging:
         except OSError as error:
             raise os_failure(error, f"removing the remains of a build from {self.destination}") from error
 
+    def _take_back(self) -> None:
+        """Bring back what a killed build had begun to publish."""
+        try:
+            for name in self._moved():
+                if (self.destination / name).exists():
+                    (self.destination / name).rename(self.folder / name)
+            fsync_folder(self.folder)
+            (self.folder / _MANIFEST).unlink(missing_ok=True)
+        except OSError as error:
+            raise os_failure(error, f"taking back what a build has published in {self.destination}") from error
+
+    def keep_only(self, names: set[str]) -> None:
+        """Remove all files that are not among ``names``."""
+        try:
+            for path in self.folder.iterdir():
+                if path.name not in {_LOCK, *names}:
+                    path.unlink()
+        except OSError as error:
+            raise os_failure(error, f"removing the remains of a build from {self.destination}") from error
+
     def path(self, name: str) -> Path:
         """Return where to write the file that will be published as ``name``."""
         return self.folder / name
@@ -132,7 +161,7 @@ class Staging:
             ShardError: the operating system failed; call ``discard``.
         """
         try:
-            names = sorted({path.name for path in self.folder.iterdir()} - {_LOCK, INDEX_NAME})
+            names = sorted({path.name for path in self.folder.iterdir()} - {_LOCK, INDEX_NAME, JOURNAL_NAME})
             write_synced(self.folder / _MANIFEST, json.dumps([*names, INDEX_NAME]).encode("ascii"))
             fsync_folder(self.folder)
             for name in names:
@@ -143,6 +172,13 @@ class Staging:
         except OSError as error:
             raise os_failure(error, f"publishing {self.destination}") from error
         self._leave()
+
+    def suspend(self) -> None:
+        """Leave all that was written for whoever goes on, and let the destination go."""
+        if (self.destination / INDEX_NAME).exists():
+            self._leave()  # the last step was done
+        else:
+            self._lock.release()
 
     def discard(self) -> None:
         """Remove all that was written, and the destination if it did not exist before.
@@ -159,6 +195,7 @@ class Staging:
         try:
             if self._lock.is_held():
                 (self.folder / _MANIFEST).unlink(missing_ok=True)
+                (self.folder / JOURNAL_NAME).unlink(missing_ok=True)
             self._lock.remove()
             _remove_if_empty(self.folder)
             if self._is_new:

@@ -3,66 +3,26 @@
 Each shard gets its SHA-256 and its offset table while it is written; nothing is read back.
 """
 
-import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from ..errors import ConfigError, DuplicateKeyError
+from ..errors import ConfigError, DestinationError, DuplicateKeyError, MissingDataError, SampleError
 from .index import INDEX_NAME, Index, ShardEntry
+from .journal import JOURNAL_NAME, FinishedShard, Journal, read_journal
 from .keys import encode_key, fit_key, key_digest
-from .offsets import SUFFIX, TableBuilder
+from .offsets import SUFFIX, OffsetTable
+from .shardfile import ShardFile, ShardLimit, sample_bytes
 from .staging import Staging, write_synced
-from .storage import local_path, os_failure
-from .tar import BLOCK, END, padding, ustar_header
+from .storage import LocalStorage, local_path, os_failure
 
-__all__ = ["DEFAULT_SHARD_BYTES", "ShardLimit", "ShardWriter", "sample_bytes"]
-
-#: Large enough to be read in one stream from a disk or a bucket, small enough for thousands of shards a terabyte.
-DEFAULT_SHARD_BYTES = 256 * 2**20
+__all__ = ["ShardWriter", "check_sample"]
 
 _FIELD = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,47}")
-_BUFFER_BYTES = 1 << 20
-_MAX_PIECES = 900  # one writev takes 1024 at most
-
-
-@dataclass(frozen=True, slots=True)
-class ShardLimit:
-    """When a shard is closed.
-
-    Args:
-        size: before it would grow beyond this many bytes; ``DEFAULT_SHARD_BYTES`` where nothing else is given.
-        samples: when it has this many samples.
-
-    Raises:
-        ConfigError: one of them is below 1.
-
-    Example:
-        >>> ShardLimit(samples=2).is_full(4096, 2, 1024)
-        True
-    """
-
-    size: int | None = None
-    samples: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.size is None and self.samples is None:
-            object.__setattr__(self, "size", DEFAULT_SHARD_BYTES)
-        if any(limit is not None and limit < 1 for limit in (self.size, self.samples)):
-            raise ConfigError(f"shard size must be at least 1, got {self.size} bytes, {self.samples} samples")
-
-    def is_full(self, size: int, samples: int, more: int) -> bool:
-        """Whether a shard of so many bytes and samples is closed before a sample of ``more`` bytes is written."""
-        return (self.size is not None and size + more + len(END) > self.size) or samples == self.samples
-
-
-def sample_bytes(fields: Mapping[str, bytes]) -> int:
-    """Return the bytes that a sample takes in a tar."""
-    return sum(BLOCK + len(data) + padding(len(data)) for data in fields.values())
 
 
 class ShardWriter:
@@ -73,12 +33,21 @@ class ShardWriter:
     block by an exception discards everything; after a kill the destination holds no index, and the next writer removes
     the remains. About 100 bytes of memory are kept per key, to refuse a second one.
 
+    With a ``plan`` the finished shards are written down in a journal. Then a signal, a full disk or a dead worker leave
+    them behind, as a kill does, and a writer with ``resume`` goes on behind them: the caller, who writes the same
+    samples again from the place that the last of ``notes`` names, gets the bytes of an unbroken build.
+
     Args:
         destination: a folder that does not exist or is empty (see ``storage.local_path``).
         shard_bytes: a shard is closed before it would grow beyond this many bytes, headers included; default 256 MiB
             where ``shard_samples`` is not given. A larger sample gets a shard of its own.
         shard_samples: a shard is closed when it has this many samples.
         classes: class names; then each sample's "cls" field must be a position in this list.
+        plan: digest of all that decides about the bytes: samples, order, options.
+        note: called for each finished shard, before the sample that did not fit into it counts as written; what it
+            returns (JSON) is kept with the shard.
+        resume: go on with what a build of the same plan left; where there is nothing, begin.
+        on_kept: called after each shard of that build was compared with its checksums.
 
     Raises:
         ConfigError: an option is out of range, or the destination has a name that would be opened as one tar.
@@ -103,20 +72,83 @@ class ShardWriter:
         shard_bytes: int | None = None,
         shard_samples: int | None = None,
         classes: Sequence[str] = (),
+        plan: str | None = None,
+        note: Callable[[], Any] | None = None,
+        resume: bool = False,
+        on_kept: Callable[[], object] | None = None,
     ) -> None:
+        if resume and plan is None:
+            raise ConfigError("a build can only be continued by its plan: pass plan=")
         self.limit = ShardLimit(shard_bytes, shard_samples)
         self.classes = Index((), (), tuple(classes)).classes  # refuses now what could not be published later
-        #: Number of keys with percent-encoded characters.
+        #: Of all finished shards: number of keys with percent-encoded characters.
         self.encoded_keys = 0
-        #: Stored key -> original, where the original was too long.
+        #: Of all finished shards: stored key -> original, where the original was too long.
         self.shortened_keys: dict[str, str] = {}
-        self._class_samples = [0] * len(self.classes)
+        #: What ``note`` returned for the shards of the build that is continued.
+        self.notes: list[Any] = []
+        #: Whether finished shards were left behind for a build that goes on with them.
+        self.is_suspended = False
+        self._note = note
+        self._labels = Counter[int]()
         self._digests: set[bytes] = set()
         self._entries: list[ShardEntry] = []
         self._fields: set[str] = set()
-        self._shard: _ShardFile | None = None
+        self._shard: ShardFile | None = None
         self._index: Index | None = None
-        self._staging = Staging(_folder(destination))
+        self._journal: Journal | None = None
+        self._staging = Staging(_folder(destination), keep=resume)
+        if plan is not None:
+            try:
+                self._open_journal(plan, resume, on_kept)
+            except BaseException as error:
+                if resume or isinstance(error, DestinationError):
+                    self._staging.suspend()
+                else:
+                    self._staging.discard()
+                raise
+
+    def _open_journal(self, plan: str, resume: bool, on_kept: Callable[[], object] | None) -> None:
+        """Take over what is intact of an unfinished build, remove the rest, and begin a journal."""
+        folder, kept = self._staging.folder, list[FinishedShard]()
+        for shard in read_journal(folder, plan) if resume else ():
+            if not shard.is_intact(folder):
+                break
+            kept.append(shard)
+            self._take_over(shard)
+            if on_kept is not None:
+                on_kept()
+        names = {shard.entry.name for shard in kept}
+        self._staging.keep_only(names | {name + SUFFIX for name in names} | {JOURNAL_NAME})
+        try:
+            self._journal = Journal(folder, plan, kept)
+        except OSError as error:
+            raise os_failure(error, f"writing the journal in {folder}") from error
+
+    def _take_over(self, shard: FinishedShard) -> None:
+        """Count a shard that another writer has finished."""
+        path = str(self._staging.path(shard.entry.name)) + SUFFIX
+        table = OffsetTable.open(LocalStorage(1).open(path), path)
+        self._digests.update(key_digest(table.key(row)) for row in range(len(table)))
+        self._fields.update(table.fields)
+        self._count(shard)
+        self.notes.append(shard.note)
+
+    def _count(self, shard: FinishedShard) -> None:
+        self._entries.append(shard.entry)
+        self._labels += shard.labels
+        self.encoded_keys += shard.encoded_keys
+        self.shortened_keys |= shard.shortened_keys
+
+    @property
+    def class_samples(self) -> tuple[int, ...]:
+        """Samples of each class in the shards that are finished; empty without classes."""
+        return tuple(self._labels[label] for label in range(len(self.classes)))
+
+    @property
+    def samples(self) -> int:
+        """Samples in the shards that are finished."""
+        return sum(entry.samples for entry in self._entries)
 
     @property
     def index(self) -> Index:
@@ -141,14 +173,21 @@ class ShardWriter:
             DuplicateKeyError: the key was written before.
             ShardError: the shard cannot be written, for example because the disk is full.
         """
-        names = self._checked_fields(key, fields)
-        label = self._label(key, fields)
-        stored = self._stored_key(encode_key(key, is_quoted=is_quoted), key, max(names, key=len))
-        shard = self._shard_for(sample_bytes(fields))
+        names, label = check_sample(key, fields, self.classes)
+        encoded = encode_key(key, is_quoted=is_quoted)
+        stored = fit_key(encoded, max(names, key=len))
+        digest = key_digest(stored)
+        if digest in self._digests:
+            raise DuplicateKeyError(f"key {key!r} was written before: keys must be unique in the whole set of shards")
+        shard = self._shard_for(sample_bytes(fields))  # from here on the sample counts, for the new shard
         shard.add(stored, [(name, fields[name]) for name in names])
+        self._digests.add(digest)
         self._fields.update(names)
+        shard.encoded_keys += encoded != key
         if label is not None:
-            self._class_samples[label] += 1
+            shard.labels[label] += 1
+        if stored != encoded:
+            shard.shortened_keys[stored] = key
         return stored
 
     def attach(self, name: str, data: bytes) -> None:
@@ -181,11 +220,11 @@ class ShardWriter:
             return
         try:
             self.finish()
-            index = Index(tuple(self._entries), tuple(sorted(self._fields)), self.classes, tuple(self._class_samples))
+            index = Index(tuple(self._entries), tuple(sorted(self._fields)), self.classes, self.class_samples)
             self.attach(INDEX_NAME, index.pack())
             self._staging.publish()
-        except BaseException:
-            self.discard()
+        except BaseException as error:
+            self._give_up(error)
             raise
         self._index = index
 
@@ -202,54 +241,67 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
+        if error is None:
             self.close()
         else:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Leave finished shards for a build that goes on, unless the samples themselves are at fault."""
+        if self._index is not None or self.is_suspended:
+            return
+        is_input = isinstance(error, (ConfigError, DuplicateKeyError, SampleError, MissingDataError))
+        if self._journal is None or not self._entries or is_input:
             self.discard()
+            return
+        if self._shard is not None:
+            self._shard.abandon()
+            self._shard = None
+        self._staging.suspend()
+        self.is_suspended = True
 
-    def _checked_fields(self, key: str, fields: Mapping[str, bytes]) -> list[str]:
-        names = sorted(fields)
-        if not names:
-            raise ConfigError(f"sample {key!r} has no fields")
-        for name in names:
-            if not _FIELD.fullmatch(name):
-                raise ConfigError(
-                    f"sample {key!r} has the field name {name!r}: use at most 48 of a-z, 0-9, '_', '.', '-', and begin "
-                    "with none of the last two"
-                )
-        return names
-
-    def _label(self, key: str, fields: Mapping[str, bytes]) -> int | None:
-        if not self.classes:
-            return None
-        text = fields.get("cls", b"")
-        if not (text.isdigit() and len(text) < 10 and int(text) < len(self.classes)):
-            raise ConfigError(f"sample {key!r} has the label {text!r}: there are classes 0 to {len(self.classes) - 1}")
-        return int(text)
-
-    def _stored_key(self, encoded: str, key: str, longest_field: str) -> str:
-        stored = fit_key(encoded, longest_field)
-        digest = key_digest(stored)
-        if digest in self._digests:
-            raise DuplicateKeyError(f"key {key!r} was written before: keys must be unique in the whole set of shards")
-        self._digests.add(digest)
-        self.encoded_keys += encoded != key
-        if stored != encoded:
-            self.shortened_keys[stored] = key
-        return stored
-
-    def _shard_for(self, more: int) -> "_ShardFile":
+    def _shard_for(self, more: int) -> ShardFile:
         """Return the shard that the next sample, of so many bytes, goes into."""
         if self._shard is not None and self.limit.is_full(self._shard.size, len(self._shard), more):
             self._finish_shard()
         if self._shard is None:
-            self._shard = _ShardFile(self._staging.path(f"shard-{len(self._entries):06d}.tar"))
+            self._shard = ShardFile(self._staging.path(f"shard-{len(self._entries):06d}.tar"))
         return self._shard
 
     def _finish_shard(self) -> None:
-        if self._shard is not None:
-            self._entries.append(self._shard.finish())
-            self._shard = None
+        shard = self._shard
+        if shard is None:
+            return
+        entry = shard.finish()
+        self._shard = None
+        note = None if self._note is None else self._note()
+        finished = FinishedShard(entry, shard.labels, shard.encoded_keys, shard.shortened_keys, note)
+        if self._journal is not None:
+            self._journal.add(finished)
+        self._count(finished)
+
+
+def check_sample(key: str, fields: Mapping[str, bytes], classes: Sequence[str]) -> tuple[list[str], int | None]:
+    """Return a sample's field names, sorted, and its label; without classes there is none.
+
+    Raises:
+        ConfigError: a field name or the label cannot be stored.
+    """
+    names = sorted(fields)
+    if not names:
+        raise ConfigError(f"sample {key!r} has no fields")
+    for name in names:
+        if not _FIELD.fullmatch(name):
+            raise ConfigError(
+                f"sample {key!r} has the field name {name!r}: use at most 48 of a-z, 0-9, '_', '.', '-', and begin "
+                "with none of the last two"
+            )
+    if not classes:
+        return names, None
+    text = fields.get("cls", b"")
+    if not (text.isdigit() and len(text) < 10 and int(text) < len(classes)):
+        raise ConfigError(f"sample {key!r} has the label {text!r}: there are classes 0 to {len(classes) - 1}")
+    return names, int(text)
 
 
 def _folder(destination: str | os.PathLike[str]) -> Path:
@@ -257,64 +309,3 @@ def _folder(destination: str | os.PathLike[str]) -> Path:
     if folder.name.endswith(".tar"):
         raise ConfigError(f"{folder} would be opened as one tar: name a folder that does not end in .tar")
     return folder
-
-
-class _ShardFile:
-    """One tar while it is written: its bytes, their SHA-256 and its offset table."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
-        self._sha256 = hashlib.sha256()
-        self._table = TableBuilder(path.name)
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-        try:
-            self._file = path.open("xb", buffering=0)  # large payloads need no copy into a buffer
-        except OSError as error:
-            raise os_failure(error, f"creating {path}") from error
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def add(self, key: str, fields: Sequence[tuple[str, bytes]]) -> None:
-        for name, data in fields:
-            header = ustar_header(f"{key}.{name}", len(data))
-            self._table.put(key, name, self.size + BLOCK, len(data))
-            self._put(header, data, bytes(padding(len(data))))
-
-    def _put(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            self._sha256.update(piece)
-            self._pending_bytes += len(piece)
-            self.size += len(piece)
-        self._pending.extend(pieces)
-        if self._pending_bytes >= _BUFFER_BYTES or len(self._pending) > _MAX_PIECES:
-            self._flush()
-
-    def _flush(self) -> None:
-        try:
-            written = os.writev(self._file.fileno(), self._pending) if self._pending else 0
-            if written < self._pending_bytes:  # a disk that is nearly full, or more than 2 GiB at once
-                rest = memoryview(b"".join(self._pending))[written:]
-                while rest:
-                    rest = rest[os.write(self._file.fileno(), rest) :]
-        except OSError as error:
-            raise os_failure(error, f"writing {self.path} near byte {self.size}") from error
-        self._pending, self._pending_bytes = [], 0
-
-    def finish(self) -> ShardEntry:
-        self._put(END)
-        self._flush()
-        packed = self._table.table(self.size).pack()
-        try:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            write_synced(self.path.with_name(self.path.name + SUFFIX), packed)
-        except OSError as error:
-            raise os_failure(error, f"writing {self.path}") from error
-        digest = hashlib.sha256(packed).hexdigest()
-        return ShardEntry(self.path.name, self.size, len(self), digest, self._sha256.hexdigest())
-
-    def abandon(self) -> None:
-        self._file.close()

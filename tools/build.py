@@ -11,19 +11,23 @@ depend on the number of workers.
 """
 
 import argparse
-import re
+import hashlib
+import json
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .. import __version__
 from ..errors import ConfigError, DecodeError, HeadraceError
-from .build_report import Built, Report, print_dry_run, print_summary
+from .build_options import add_arguments
+from .build_report import REPORT_NAME, Built, Part, Report, print_dry_run, print_summary, published
 from .build_source import open_source
-from .division import Shares, divide, parse_shares, shuffled
+from .division import Shares, divide, shuffled
 from .inputs import FolderInput, Input, check_keys
-from .parallel import default_workers, in_order, parse_workers
+from .parallel import default_workers, in_order
 from .progress import Progress, show_count
 from .samples import Item, Made, Recipe, make
 
@@ -33,129 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _KEPT_OPTIONS = (
     "shard_bytes", "shard_samples", "labels", "skip_bad", "keep_extensions", "path_column", "label_column", "fields",
     "keys", "rekey", "shuffle", "stratify", "split_seed", "quality",
 )  # fmt: skip
 _FORMATS = {"jpeg": "JPEG", "png": "PNG", "webp": "WEBP"}
 _CHUNK = 16  # images of a task for another process
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument(
-        "source",
-        metavar="SRC",
-        nargs="+",
-        help="folder of class folders or of images; manifest (.csv, .tsv, .jsonl); tars, or folders of them",
-    )
-    parser.add_argument("destination", metavar="DEST", help="new or empty folder for the shards")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--shard-bytes", type=_bytes, metavar="SIZE", help="largest shard (default: 256MiB)")
-    size.add_argument("--shard-samples", type=_count, metavar="N", help="samples per shard")
-    parser.add_argument(
-        "--labels",
-        choices=["auto", "foldernames", "none"],
-        default="auto",
-        help="take class names from the folder that an image lies in; auto: if all lie in sub-folders (default), from "
-        "a manifest's column, or as tars have them; none: leave them out",
-    )
-    parser.add_argument(
-        "--skip-bad",
-        action="store_true",
-        help="leave out files that are no images, and list them in build.json (default: stop at the first)",
-    )
-    parser.add_argument(
-        "--keep-extensions", action="store_true", help="keep each file's extension in its key, for a.bmp beside a.gif"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="do all but write: say what would be built and left out")
-    _add_selection(parser)
-    _add_pixels(parser)
-    parser.add_argument("--workers", type=parse_workers, metavar="N", help="processes that read and encode images")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
-
-
-def _add_selection(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("which samples, in what order")
-    group.add_argument(
-        "--path-column", metavar="NAME", help="manifest's column of paths (default: path, file_name, ...)"
-    )
-    group.add_argument("--label-column", metavar="NAME", help="manifest's column of classes (default: label or class)")
-    group.add_argument("--fields", type=_names, metavar="A,B", help="keep these fields of tars only")
-    group.add_argument("--keys", metavar="GLOB", help="take only samples whose key matches, such as 'train/*'")
-    group.add_argument("--rekey", action="store_true", help="number the samples: keys 000000000, 000000001 and so on")
-    group.add_argument("--shuffle", type=_seed, metavar="SEED", help="write in random order, over the whole set")
-    group.add_argument(
-        "--split",
-        type=parse_shares,
-        metavar="train=0.9,val=0.1",
-        help="build DEST/train and DEST/val, with one class map",
-    )
-    group.add_argument("--stratify", action="store_true", help="split every class in the same way")
-    group.add_argument("--split-seed", type=_seed, metavar="SEED", default=0, help="who goes where (default: 0)")
-
-
-def _add_pixels(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "pixels", "Images that are small enough, and of the wanted format, pass unchanged."
-    )
-    group.add_argument(
-        "--resize", type=_resize, metavar="N[:long]", help="shrink so that the short (or the long) side has N pixels"
-    )
-    group.add_argument(
-        "--format", choices=list(_FORMATS), help="encode as this; default: as the file is, where it can be"
-    )
-    group.add_argument(
-        "--quality", type=_quality, default=90, metavar="Q", help="of JPEG and WebP, 1 to 100 (default: 90)"
-    )
-
-
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]?i?)b?", text.lower())
-    size = int(match[1]) * _UNITS.get(match[2], 0) if match else 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 256MiB, 1GB or 500000")
-    return size
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"0*[1-9]\d{0,14}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of samples: write 1000")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) >= 2**64:
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed: write a number from 0 to 2**64 - 1")
-    return int(text)
-
-
-def _resize(text: str) -> tuple[int, str]:
-    match = re.fullmatch(r"([1-9][0-9]{0,4})(?::(short|long))?", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 256, 256:short or 512:long")
-    return int(match[1]), match[2] or "short"
-
-
-def _quality(text: str) -> int:
-    if not re.fullmatch(r"0*([1-9][0-9]?|100)", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no quality: write a number from 1 to 100")
-    return int(text)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(sorted(set(text.lower().split(","))))
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A set that is to be built: its name in a split or "", its folder as typed, the items in order."""
-
-    name: str
-    destination: str
-    ids: "IntArray"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -168,42 +55,103 @@ def run(options: argparse.Namespace) -> int:
     return (_dry_run if options.dry_run else _build)(source, parts, reports, options)
 
 
-def _build(source: Input, parts: list[_Part], reports: list[Report], options: argparse.Namespace) -> int:
-    from ..datastores.write import ShardWriter
-
-    size = {"shard_bytes": options.shard_bytes, "shard_samples": options.shard_samples}
-    with ExitStack() as stack:
-        writers = [stack.enter_context(ShardWriter(part.destination, **size, classes=source.classes)) for part in parts]
-        with _progress(parts, options) as progress:
-            for part, writer, report in zip(parts, writers, reports, strict=True):
-                _write(source, part, writer, report, options, progress)
-                writer.finish()
-        for writer, report in zip(writers, reports, strict=True):
-            report.encoded_keys, report.shortened_keys = writer.encoded_keys, writer.shortened_keys
-            writer.attach("build.json", report.pack())
-            writer.close()
-    built = [
-        Built(part.name, part.destination, len(writer.index.entries), sum(e.size for e in writer.index.entries), report)
-        for part, writer, report in zip(parts, writers, reports, strict=True)
-    ]
-    print_summary(built, as_json=options.json, quiet=options.quiet)
+def _build(source: Input, parts: list[Part], reports: list[Report], options: argparse.Namespace) -> int:
+    pairs = list(zip(parts, reports, strict=True))
+    known = [published(*pair) for pair in pairs if options.resume]
+    built = {one.part: one for one in known if one is not None}
+    pending = [pair for pair in pairs if pair[0].name not in built]
+    cursors: list[_Cursor] = []
+    try:
+        with ExitStack() as stack:
+            for part, report in pending:
+                cursors.append(_cursor(stack, source, part, report, options))
+            with _progress([part for part, _ in pending], options) as progress:
+                for cursor in cursors:
+                    _write(source, cursor, options, progress)
+            for cursor in cursors:
+                cursor.writer.attach(REPORT_NAME, cursor.report.pack())
+                cursor.writer.close()
+    except BaseException:
+        if not options.quiet and any(cursor.writer.is_suspended for cursor in cursors):
+            left = show_count(sum(cursor.writer.samples for cursor in cursors), "sample")
+            print(f"headrace build: {left} finished; the same command with --resume goes on there", file=sys.stderr)
+        raise
+    for cursor in cursors:
+        built[cursor.part.name] = Built.of(cursor.part, cursor.writer.index, cursor.report)
+    print_summary([built[part.name] for part in parts], as_json=options.json, quiet=options.quiet)
     return 0
 
 
-def _write(
-    source: Input, part: _Part, writer: "ShardWriter", report: Report, options: argparse.Namespace, progress: Progress
-) -> None:
-    for made in _made(source, part.ids, options):
+@dataclass(slots=True)
+class _Cursor:
+    """A set while it is written: where it is, and what its journal has to know.
+
+    Args:
+        part: what is to be written.
+        report: on all before ``position``.
+        position: of the next item in the part's order.
+        listed: bad items that the journal knows.
+    """
+
+    part: Part
+    report: Report
+    position: int = 0
+    listed: int = 0
+    writer: "ShardWriter" = field(init=False)
+
+    def note(self) -> dict[str, Any]:
+        """Return what is written down with a finished shard."""
+        bad, self.listed = self.report.bad[self.listed :], len(self.report.bad)
+        return {"next": self.position, "image_bytes": self.report.image_bytes, "bad": bad}
+
+    def go_on(self) -> None:
+        """Stand behind the finished shards of the build that is continued."""
+        notes = self.writer.notes
+        if notes:
+            self.position, self.report.image_bytes = notes[-1]["next"], notes[-1]["image_bytes"]
+            self.report.bad = [bad for note in notes for bad in note["bad"]]
+            self.listed = len(self.report.bad)
+
+
+def _cursor(stack: ExitStack, source: Input, part: Part, report: Report, options: argparse.Namespace) -> _Cursor:
+    from ..datastores.write import ShardWriter
+
+    cursor = _Cursor(part, report)
+    with Progress("headrace build: checking finished shards", None, "shards", quiet=options.quiet) as progress:
+        cursor.writer = ShardWriter(
+            part.destination,
+            shard_bytes=options.shard_bytes,
+            shard_samples=options.shard_samples,
+            classes=source.classes,
+            plan=report.plan,
+            note=cursor.note,
+            resume=options.resume,
+            on_kept=progress.advance,
+        )
+    stack.enter_context(cursor.writer)
+    cursor.go_on()
+    return cursor
+
+
+def _write(source: Input, cursor: _Cursor, options: argparse.Namespace, progress: Progress) -> None:
+    """Write all that is left of a set; nothing is published."""
+    writer, report = cursor.writer, cursor.report
+    progress.advance(cursor.position)
+    for made in _made(source, cursor.part.ids[cursor.position :], options):
         error: HeadraceError | None = made.failure
         if error is None:
             try:
                 writer.write(made.item.key, made.fields, is_quoted=made.item.is_quoted)
-                report.count(made, source.classes)
+                report.image_bytes += made.image_bytes
             except ConfigError as refused:  # a field name of somebody's tar, or a label that is no class
                 error = refused
         if error is not None:
             _leave_out(report, made.item.name, str(error), skip=options.skip_bad, cause=error)
+        cursor.position += 1
         progress.advance()
+    writer.finish()
+    report.samples, report.classes = writer.samples, dict(zip(source.classes, writer.class_samples, strict=True))
+    report.encoded_keys, report.shortened_keys = writer.encoded_keys, writer.shortened_keys
 
 
 def _made(source: Input, ids: "IntArray", options: argparse.Namespace) -> Iterator[Made]:
@@ -225,9 +173,10 @@ def _item(source: Input, index: int, options: argparse.Namespace) -> Item:
     return replace(item, key=f"{index:09d}", is_quoted=False) if options.rekey else item
 
 
-def _dry_run(source: Input, parts: list[_Part], reports: list[Report], options: argparse.Namespace) -> int:
+def _dry_run(source: Input, parts: list[Part], reports: list[Report], options: argparse.Namespace) -> int:
+    from ..datastores.shardfile import ShardLimit, sample_bytes
     from ..datastores.tar import END
-    from ..datastores.write import ShardLimit, sample_bytes
+    from ..datastores.write import check_sample
 
     limit, built = ShardLimit(options.shard_bytes, options.shard_samples), []
     with _progress(parts, options) as progress:
@@ -235,14 +184,21 @@ def _dry_run(source: Input, parts: list[_Part], reports: list[Report], options: 
             shards, total, size, samples = 0, 0, 0, 0
             for made in _made(source, part.ids, options):
                 progress.advance()
-                if made.failure is not None:
-                    report.leave_out(made.item.name, str(made.failure))
+                try:
+                    if made.failure is not None:
+                        raise made.failure
+                    _, label = check_sample(made.item.key, made.fields, source.classes)
+                except HeadraceError as error:
+                    report.leave_out(made.item.name, str(error))
                     continue
                 more = sample_bytes(made.fields)
                 if not samples or limit.is_full(size, samples, more):
                     shards, total, size, samples = shards + 1, total + len(END), 0, 0
                 total, size, samples = total + more, size + more, samples + 1
-                report.count(made, source.classes)
+                report.samples += 1
+                report.image_bytes += made.image_bytes
+                if label is not None:
+                    report.classes[source.classes[label]] += 1
             built.append(Built(part.name, part.destination, shards, total, report))
     print_dry_run(built, as_json=options.json)
     bad = [entry for report in reports for entry in report.bad]
@@ -254,7 +210,7 @@ def _dry_run(source: Input, parts: list[_Part], reports: list[Report], options: 
     return 0
 
 
-def _progress(parts: list[_Part], options: argparse.Namespace) -> Progress:
+def _progress(parts: list[Part], options: argparse.Namespace) -> Progress:
     return Progress("headrace build", sum(len(part.ids) for part in parts), "images", quiet=options.quiet)
 
 
@@ -264,7 +220,7 @@ def _leave_out(report: Report, name: str, reason: str, *, skip: bool, cause: Exc
     report.leave_out(name, reason)
 
 
-def _report(source: Input, options: argparse.Namespace, part: _Part) -> Report:
+def _report(source: Input, options: argparse.Namespace, part: Part) -> Report:
     kept = {name: getattr(options, name) for name in _KEPT_OPTIONS}
     kept["resize"] = None if options.resize is None else f"{options.resize[0]}:{options.resize[1]}"
     kept["format"] = options.format
@@ -275,15 +231,28 @@ def _report(source: Input, options: argparse.Namespace, part: _Part) -> Report:
     if isinstance(source, FolderInput):
         folders = source.images.class_folders().items()
         report.merged_classes = {name: list(found) for name, found in folders if len(found) > 1}
+    report.plan = _plan(source, part, kept)
     for name, reason in source.bad:
         _leave_out(report, name, reason, skip=options.skip_bad or options.dry_run)
     return report
 
 
+def _plan(source: Input, part: Part, kept: dict[str, Any]) -> str:
+    """Return a digest of all that decides about the bytes of a set; whoever encodes is part of it."""
+    encoder = ""
+    if kept["resize"] or kept["format"]:
+        import PIL
+
+        encoder = PIL.__version__
+    order = hashlib.sha256(part.ids.astype("<i8").tobytes()).hexdigest()
+    what = [__version__, encoder, source.fingerprint, source.classes, order, kept]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode("ascii")).hexdigest()
+
+
 # -- what is built from what -------------------------------------------------------------------------------------------
 
 
-def _parts(source: Input, options: argparse.Namespace) -> Iterator[_Part]:
+def _parts(source: Input, options: argparse.Namespace) -> Iterator[Part]:
     """Say which items go into which set, in what order."""
     import numpy as np
 
@@ -303,4 +272,4 @@ def _parts(source: Input, options: argparse.Namespace) -> Iterator[_Part]:
         if not len(members):
             raise ConfigError(f"the part {name} would be empty: there are {len(ids)} samples to split")
         order = members if options.shuffle is None else shuffled(members, options.shuffle)
-        yield _Part(name, f"{options.destination.rstrip('/')}/{name}" if name else options.destination, order)
+        yield Part(name, f"{options.destination.rstrip('/')}/{name}" if name else options.destination, order)

@@ -3,14 +3,21 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
 
 from .. import __version__
+from ..errors import DestinationError, MissingDataError
 from .progress import show_bytes, show_count
-from .samples import Made
 
-__all__ = ["Report", "print_dry_run", "print_summary"]
+if TYPE_CHECKING:
+    from ..datastores.index import Index
+    from ..datastores.schema import IntArray
+
+__all__ = ["REPORT_NAME", "Built", "Part", "Report", "print_dry_run", "print_summary", "published"]
+
+#: The file beside the shards.
+REPORT_NAME = "build.json"
 
 _SHOWN = 20
 
@@ -22,6 +29,7 @@ class Report:
     Args:
         source: as it was typed.
         options: those that the result depends on.
+        plan: digest of all that decides about the bytes of the set.
         samples: written.
         image_bytes: of the images, without labels and headers.
         classes: class name -> samples.
@@ -34,6 +42,7 @@ class Report:
 
     source: str | list[str]
     options: dict[str, Any]
+    plan: str = ""
     samples: int = 0
     image_bytes: int = 0
     classes: dict[str, int] = field(default_factory=dict)
@@ -47,17 +56,25 @@ class Report:
         """Note what is left out."""
         self.bad.append({"file": name, "reason": reason})
 
-    def count(self, made: Made, names: Sequence[str]) -> None:
-        """Count a sample that was written; ``names`` are the classes by label."""
-        self.samples += 1
-        self.image_bytes += made.image_bytes
-        if names:
-            self.classes[names[int(made.fields["cls"])]] += 1
-
     def pack(self) -> bytes:
         """Return the bytes of ``build.json``."""
         head = {"format": "headrace-build", "version": 1, "headrace": __version__}
         return (json.dumps(head | asdict(self), indent=1) + "\n").encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A set that is to be built.
+
+    Args:
+        name: in a split, or "".
+        destination: its folder, as typed.
+        ids: int64, the numbers of its items in order.
+    """
+
+    name: str
+    destination: str
+    ids: "IntArray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +95,12 @@ class Built:
     bytes: int
     report: Report
 
+    @classmethod
+    def of(cls, part: Part, index: "Index", report: Report) -> Self:
+        """Describe shards that were published."""
+        total = sum(entry.size for entry in index.entries)
+        return cls(part.name, part.destination, len(index.entries), total, report)
+
     def document(self) -> dict[str, Any]:
         """Return what ``--json`` prints of it."""
         head = {"destination": self.destination, "shards": self.shards, "bytes": self.bytes}
@@ -89,6 +112,31 @@ class Built:
         count = len(self.report.classes)
         classes = f", {show_count(count, 'class', 'classes')}" if count else ""
         return f"{images} in {shards} ({show_bytes(self.bytes)}{classes}): {self.destination}"
+
+
+def published(part: Part, report: Report) -> Built | None:
+    """Return the set in the part's folder if it is published and of the same plan, None if there is none.
+
+    Raises:
+        DestinationError: there is one of another plan.
+        ShardError: there is one that cannot be read.
+    """
+    from ..datastores.catalog import load_index
+    from ..datastores.storage import LocalStorage, local_path
+
+    storage, folder = LocalStorage(2), local_path(part.destination)
+    index = load_index(storage, folder)
+    if index is None:
+        return None
+    try:
+        file = storage.open(f"{folder}/{REPORT_NAME}")
+        found = json.loads(file.read(0, file.size))
+        if found["plan"] == report.plan:
+            known = {one.name: found[one.name] for one in fields(Report)}
+            return Built.of(part, index, Report(**known))
+    except (MissingDataError, ValueError, KeyError, TypeError):
+        pass  # of somebody else, or of an earlier version
+    raise DestinationError(f"{part.destination} already holds another dataset (index.json): name a new folder")
 
 
 def _document(built: Sequence[Built]) -> dict[str, Any]:
