@@ -8,12 +8,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .geometry import Box, FloatArray, about_centre, reflections, window
+from .geometry import Box, FloatArray, about_centre, mapped_points, reflections, window
 from .resample import Fill, Interpolation, cut, rectangle, resample
 
 __all__ = ["Placement"]
 
 _Value = TypeVar("_Value", bound=np.generic)
+
+#: A smaller determinant is none, as in ``resample``.
+_SINGULAR = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +76,31 @@ class Placement:
         """Return the largest of some numbers that the image can be reduced by, and 1 if that is none of them.
 
         The reduced image has at least sqrt(2) times the resolution that the output needs, as one that is turned has
-        before it is sampled (``headrace.augment.resample``).
+        before it is sampled (``headrace.augment.resample``). Where a number leaves a rest, the reduced image's last
+        pixel is made of pixels beyond the image's edge too, and a JPEG may hold anything there: such a number counts
+        only if the output sees nothing of that pixel.
         """
         (a, b, _), (d, e, _), _ = self.matrix.tolist()
-        steps = math.hypot(e, b), math.hypot(d, a)  # pixels of the image per pixel of the output, times the area
-        room = min(steps) / max(abs(a * e - b * d), 1e-12) / math.sqrt(2.0)
-        return max((number for number in possible if number <= room), default=1)
+        area = abs(a * e - b * d)
+        if area < _SINGULAR:
+            return 1
+        steps = math.hypot(e, b) / area, math.hypot(d, a) / area  # pixels of the image per pixel of the output: x, y
+        seen = [end + step for end, step in zip(self._last_seen(), steps, strict=True)]  # as far as filters reach
+        for number in sorted(possible, reverse=True):
+            whole = all(
+                side % number == 0 or end <= side - side % number
+                for side, end in zip(reversed(self.size), seen, strict=True)
+            )
+            if whole and number <= min(steps) / math.sqrt(2.0):
+                return number
+        return 1
+
+    def _last_seen(self) -> tuple[float, float]:
+        """Return the largest x and y of the image, measured from its left upper corner, that the output shows."""
+        height, width = self.output
+        corners = np.array([(0.0, 0.0), (width, 0.0), (0.0, height), (width, height)])
+        right, bottom = mapped_points(np.linalg.inv(self.matrix), corners).max(axis=0).tolist()
+        return right, bottom
 
     def apply(
         self,

@@ -86,8 +86,9 @@ class AugmentedImageDatastore(Datastore):
         mask_fill: label of what lies outside of the image; 255 is what most losses are told to ignore.
         reduced_decode: read JPEGs of a megapixel and more at a half, a quarter or an eighth of their size, as long as
             that leaves sqrt(2) times the resolution that the output needs. Crops and movements are the same, measured
-            in the image of full size, but pixels differ a little (39 dB and more; ``benchmarks/reduced.py``). Images
-            that only then are within the limit of ``decode.MAX_PIXELS`` are read. Only for image files.
+            in the image of full size, but pixels differ a little (39 dB and more; ``benchmarks/reduced.py``). Where the
+            right or lower edge is seen, only what divides the image's width or height is used. Images that only then
+            are within the limit of ``decode.MAX_PIXELS`` are read. Only for image files.
 
     Raises:
         ConfigError: settings that cannot work, alone or together.

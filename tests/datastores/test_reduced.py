@@ -118,15 +118,62 @@ def test_damage_is_an_error_by_both(cut) -> None:
 
 def test_a_placement_leaves_sqrt_2_times_the_resolution() -> None:
     def at(scale: float, degrees: float = 0.0, stretch: float = 1.0) -> int:
-        size = (round(100 * scale), round(100 * scale * stretch))
+        size = (8 * round(100 * scale), 8 * round(100 * scale * stretch))
         movement = ImageAugmenter(rotation=degrees).sample_matrices(np.array([0]), Draw())[0]
-        return Placement(size, (100, 100), (0, 0, size[1], size[0]), movement).reduction((2, 4, 8))
+        return Placement(size, (800, 800), (0, 0, size[1], size[0]), movement).reduction((2, 4, 8))
 
     assert [at(scale) for scale in (0.5, 2.82, 2.84, 5.65, 5.67, 11.3, 11.4, 100)] == [1, 1, 2, 2, 4, 4, 8, 8]
     assert [at(scale, 30) for scale in (2.82, 2.84, 11.3, 11.4)] == [1, 2, 4, 8]
     assert at(2.84, stretch=9) == 2
     assert Placement((1000, 1000), (100, 100), (0, 0, 1000, 1000), (False, False)).reduction((2,)) == 2
     assert Placement((1000, 1000), (100, 100), (0, 0, 1000, 1000), (False, False)).reduction(()) == 1
+    assert Placement((1000, 1000), (100, 100), (0, 0, 1000, 1000), np.zeros((3, 3))).reduction((2,)) == 1
+
+
+def test_a_last_pixel_that_reaches_beyond_the_image_is_never_seen() -> None:
+    def at(box: tuple[int, int, int, int], size: tuple[int, int], mirrored: bool = False) -> int:
+        return Placement(size, (100, 100), box, (False, mirrored)).reduction((2, 4, 8))
+
+    assert at((0, 0, 1584, 1584), (1603, 1601)) == 8  # an output pixel is 15.84 wide, and its filter reaches as far
+    assert at((0, 0, 1584, 1585), (1603, 1601)) == 2  # 1602 rows are whole halves, 1600 are whole quarters
+    assert at((0, 0, 1584, 1587), (1603, 1601)) == 1
+    assert at((0, 0, 1585, 1584), (1603, 1601)) == 1
+    assert at((0, 0, 1604, 1608), (1608, 1604)) == 4
+    assert at((17, 0, 1601, 1600), (1600, 1601)) == 1
+    assert at((17, 0, 1601, 1600), (1600, 1601), mirrored=True) == 8
+    assert at((-99, -99, 1700, 1700), (1600, 1600)) == 8
+
+
+def padded(height: int, width: int) -> bytes:
+    """Return a white JPEG whose blocks are black beyond its edges, as the standard allows."""
+    pixels = np.zeros((-(-height // 16) * 16, -(-width // 16) * 16, 3), np.uint8)
+    pixels[:height, :width] = 255
+    data = bytearray(encode(pixels, "JPEG", quality=95))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        {},
+        {"mode": "letterbox"},
+        {"mode": "resized_center_crop"},
+        {"augment": ImageAugmenter(rotation=90)},
+        {"augment": ImageAugmenter(rotation=(-40, 40), scale=(0.5, 1), x_reflection=True, y_reflection=True)},
+        {"mode": "random_resized_crop", "crop_scale": (0.9, 1)},
+        {"policy": TrivialAugment().geometry},
+    ],
+)
+def test_an_edge_looks_as_it_does_in_full(moves) -> None:
+    sizes = [(1205, 1601), (1201, 1606), (1004, 1307), (1208, 1604), (1603, 1005)]
+    source = MemorySource([padded(*size) for size in sizes] + [encode(np.full((1205, 1601), 255, np.uint8), "JPEG")])
+    plain = AugmentedImageDatastore((224, 224), source, **moves)
+    reduced = AugmentedImageDatastore((224, 224), source, reduced_decode=True, **moves)
+    for index in range(len(source)):
+        one, other = (data.sample(index, DRAW)["image"].astype(np.int64) for data in (plain, reduced))
+        assert np.abs(one - other).max() <= 32  # what a step rings by, and not half of it
 
 
 MOVES = {
@@ -142,7 +189,7 @@ MOVES = {
 @pytest.mark.parametrize("side", [40, 110, 220])
 def test_what_is_seen_stays_where_it_is(moves, side) -> None:
     """A spot's centre is found to a hundredth of a pixel: nothing moves by a part of one."""
-    y, x = np.mgrid[:1003, :1301]
+    y, x = np.mgrid[:1008, :1304]
     files = []
     for number in range(3):
         spot = np.exp(-((x - 400 - 100 * number) ** 2 + (y - 450) ** 2) / 2 / 60**2)
