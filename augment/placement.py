@@ -99,7 +99,8 @@ class Placement:
         """Return the largest x and y of the image, measured from its left upper corner, that the output shows."""
         height, width = self.output
         corners = np.array([(0.0, 0.0), (width, 0.0), (0.0, height), (width, height)])
-        right, bottom = mapped_points(np.linalg.inv(self.matrix), corners).max(axis=0).tolist()
+        backwards = np.linalg.inv(self.matrix).astype(np.float64)
+        right, bottom = mapped_points(backwards, corners).max(axis=0).tolist()
         return right, bottom
 
     def apply(
