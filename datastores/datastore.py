@@ -119,10 +119,19 @@ class Datastore(ABC):
         errors: list[Exception] = []
         for index in range(min(len(self), _DESCRIBED)):
             try:
-                return Schema.of(self.sample(index, Draw()), place_of(self, index))
+                return self._described(index)
             except Exception as error:  # noqa: BLE001 - a sample that cannot be made is met again in its turn
                 errors.append(error)
         raise errors[0]
+
+    def _described(self, index: int) -> Schema:
+        sample = self.sample(index, Draw())
+        schema = Schema.of(sample, place_of(self, index))
+        if schema.fields:
+            return schema
+        raise ShapeError(
+            f"{place_of(self, index)} has nothing that can become a tensor: its fields are {sorted(sample)}"
+        )
 
     def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
         """Write the samples ``ids`` into ``rows``, one after the other.

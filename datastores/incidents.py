@@ -64,8 +64,12 @@ class OnError:
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
             raise ConfigError(f"on_error must be one of {', '.join(get_args(Action))}, got {self.action!r}")
-        if self.limit < 0:
-            raise ConfigError(f"the limit of samples that cannot be made must be at least 0, got {self.limit}")
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0:
+            raise ConfigError(
+                f"the limit of samples that cannot be made must be a whole number of at least 0, got {self.limit!r}"
+            )
+        if self.log is not None and not Path(self.log).absolute().parent.is_dir():
+            raise ConfigError(f"the folder of on_error's log, {self.log}, does not exist: make it first")
 
 
 @dataclass(frozen=True, slots=True)

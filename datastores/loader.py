@@ -99,10 +99,11 @@ class Loader:
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise ConfigError(f"{name} must be a whole number, got {value!r}")
         batch_size, seed = int(batch_size), int(seed)
-        if (workers != "auto" and workers < 0) or prefetch < 1 or not timeout > 0:
+        is_time = isinstance(timeout, (int, float)) and timeout > 0
+        if (workers != "auto" and workers < 0) or prefetch < 1 or not is_time:
             raise ConfigError(
                 'workers must be "auto" or at least 0, prefetch at least 1 and timeout above 0, got '
-                f"{workers!r}, {prefetch} and {timeout}"
+                f"{workers!r}, {prefetch} and {timeout!r}"
             )
         self.on_error = on_error if isinstance(on_error, OnError) else OnError(on_error)
         self.data = as_datastore(data)

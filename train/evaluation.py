@@ -16,6 +16,8 @@ from .prepare import Prepare, inputs_and_targets, select_rows
 
 __all__ = ["LossFunction", "check_metrics", "evaluate", "measure"]
 
+_METHODS = ("update", "compute", "reset")
+
 #: (outputs, targets) -> one number, the mean over the samples of the batch.
 LossFunction: TypeAlias = Callable[[Any, Any], torch.Tensor]
 
@@ -81,9 +83,9 @@ def check_metrics(metrics: Mapping[str, Metric] | None) -> None:
         raise ConfigError(f"metrics must be a dict of name -> metric, got {type(metrics).__name__}")
     for name, metric in (metrics or {}).items():
         if isinstance(metric, type):
-            raise ConfigError(
-                f"metric {name!r} is the class {metric.__name__}: pass an object of it, {metric.__name__}()"
-            )
+            raise ConfigError(f"metric {name!r} is a class: pass an object of it, {metric.__name__}()")
+        if not isinstance(name, str) or not all(callable(getattr(metric, each, None)) for each in _METHODS):
+            raise ConfigError(f"metrics maps names to objects with update, compute and reset, got {name!r}: {metric!r}")
     if metrics and "loss" in metrics:
         raise ConfigError('a metric cannot be named "loss": that is the name of the loss itself')
 

@@ -184,5 +184,5 @@ def _create(path: Path, *, replace: bool) -> FileIO:
         ) from None
     except FileNotFoundError:
         raise MissingDataError(f"the folder of {path} does not exist: make it first") from None
-    except OSError as error:
-        raise ConfigError(f"the history cannot be written to {path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a path may hold a zero byte
+        raise ConfigError(f"the history cannot be written to {path!s:.200}: {error}") from error

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast
 import torch
 from torch import nn
 
-from ..datastores.interrupt import Terminated, allowed
+from ..datastores.interrupt import Terminated, allowed, held
 from ..datastores.loader import Loader
 from ..errors import ConfigError
 from .checks import check_labels, check_loss_function
@@ -146,6 +146,7 @@ def fit(
     """
     _check(data, loss, validation)
     with (
+        held(),
         Validator(validation, loss, metrics, config, prepare) as validator,
         Run(
             model,

@@ -110,11 +110,15 @@ def test_a_dataset_that_is_bad_as_a_whole_is_an_error() -> None:
 
 
 def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    policy = OnError("substitute", log=tmp_path / "no" / "such" / "folder")
+    policy = OnError("substitute", log=tmp_path)
     with pytest.raises(ConfigError, match=r"the log of on_error, .* cannot be written"):
         list(Loader(Failing(BAD), 10, on_error=policy))
     with pytest.raises(ConfigError, match="at least 0, got -1"):
         OnError(limit=-1)
+    with pytest.raises(ConfigError, match="whole number of at least 0, got 'many'"):
+        OnError(limit="many")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the folder of on_error's log, /nowhere/log, does not exist"):
+        OnError(log="/nowhere/log")
 
 
 def test_a_sample_that_kills_workers_is_substituted(tmp_path: Path) -> None:

@@ -333,6 +333,9 @@ def test_shapes_that_do_not_agree_name_the_sample() -> None:
         list(Loader(data, 2, shuffle="never"))
     with pytest.raises(FieldError, match=r"sample 1 of list has no field 'x'"):
         list(Loader([{"x": 1}, {"y": 1}], 2, shuffle="never"))
+    for empty in ({}, {"name": "cat"}):
+        with pytest.raises(ShapeError, match="sample 0 of list has nothing that can become a tensor"):
+            Loader([empty], 1)
     with pytest.raises(ShapeError, match="field 'x' of sample 0 of list is object"):
         Loader([{"x": object()}], 1)
 
@@ -345,6 +348,7 @@ def test_shapes_that_do_not_agree_name_the_sample() -> None:
         ({"workers": -1}, "workers must be .* at least 0.* got -1"),
         ({"prefetch": 0}, "prefetch at least 1"),
         ({"timeout": 0}, "timeout above 0"),
+        ({"timeout": "5"}, "timeout above 0, got .* '5'"),
         ({"on_error": "ignore"}, "on_error must be one of raise, substitute, skip, got 'ignore'"),
         ({"rank": 2, "world_size": 2}, "rank 2 of world size 2"),
         ({"data": []}, "no samples"),

@@ -277,7 +277,8 @@ def test_a_validation_set_that_numbers_its_classes_differently_is_refused(
     [
         ({"loss": nn.CrossEntropyLoss}, r"loss is the class CrossEntropyLoss: pass an object of it"),
         ({"loss": "mse"}, "loss is str: it must be a function"),
-        ({"metrics": {"a": Accuracy}, "validation": [1]}, r"metric 'a' is the class Accuracy: pass an object"),
+        ({"metrics": {"a": Accuracy}, "validation": [1]}, r"metric 'a' is a class: pass an object of it, Accuracy"),
+        ({"metrics": {"m": None}, "validation": [1]}, r"metrics maps names to objects .* got 'm': None"),
         ({"prepare": Normalize(mean=0.5, std=0.5)}, r"pass prepare=normalized_images"),
     ],
 )

@@ -58,8 +58,9 @@ def test_a_file_that_exists_is_left_alone(tmp_path: Path) -> None:
 def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"folder of .*gone/run\.csv does not exist"):
         History(tmp_path / "gone" / "run.csv").__enter__()
-    with pytest.raises(ConfigError, match="cannot be written"):
-        History(tmp_path / ("x" * 300)).__enter__()
+    for name in ("x" * 300, "a\0b"):
+        with pytest.raises(ConfigError, match="cannot be written"):
+            History(tmp_path / name).__enter__()
 
 
 @contextmanager
