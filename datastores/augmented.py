@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..augment.augmenter import ImageAugmenter
-from ..augment.crop import CenterCrop, Crop, Letterbox, RandomCrop, RandomResizedCrop, Resize, ResizedCenterCrop
+from ..augment.crop import Crop
 from ..augment.geometry import FloatArray
 from ..augment.pixels import PixelOperation
 from ..augment.placement import Placement
@@ -29,6 +29,7 @@ from ..augment.policy import Movements, Policy
 from ..augment.random import Draw, Purpose
 from ..augment.together import cut_together
 from ..errors import ConfigError, FieldError, ShapeError
+from .arguments import as_augmenter, as_crop, as_movements, as_operations
 from .clock import Clock, Stage
 from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, as_index, fingerprint_of, place_of
 from .decode import OWN_BYTES, Color, Decoder, Pixels, convert
@@ -43,8 +44,6 @@ _Drawn: TypeAlias = tuple[list[float], FloatArray | tuple[bool, bool], FloatArra
 
 #: Images that are cut together, with their rows: they should stay in a core's cache.
 _GROUP_BYTES = 2**21
-
-_MODES = ("resize", "letterbox", "center_crop", "resized_center_crop", "random_crop", "random_resized_crop")
 
 
 class AugmentedImageDatastore(Datastore):
@@ -123,14 +122,13 @@ class AugmentedImageDatastore(Datastore):
         mask_fill: int = 255,
         reduced_decode: bool = False,
     ) -> None:
-        if augment is not None and not isinstance(augment, ImageAugmenter):
-            raise ConfigError(f"augment must be an ImageAugmenter, got {augment!r}: colors belong to photometric=")
         self.source = as_datastore(source)
-        self.augment = augment
-        self.crop = _crop(mode, crop_scale, crop_ratio)
+        self.augment = as_augmenter(augment)
+        self.crop = as_crop(mode, crop_scale, crop_ratio)
         self.color = color
-        self.policy = policy
-        self.photometric = (*_photometric_part(policy), *_operations(photometric))
+        self.policy = as_movements(policy)
+        values = (policy,) if isinstance(policy, Policy) else ()  # its .geometry changes none
+        self.photometric = (*values, *as_operations(photometric))
         self.joint = Joint.of(masks, images, boxes, keypoints, mask_fill)
         self._pictures = ("image", *self.joint.images)
         if self.joint.names and isinstance(self.source, ImageSource):
@@ -363,30 +361,6 @@ class AugmentedImageDatastore(Datastore):
             raise ShapeError(f"{self.locate(index)}: {error}") from error
 
 
-def _photometric_part(policy: Movements | None) -> tuple[PixelOperation, ...]:
-    """Return the policy if it changes values too.
-
-    Raises:
-        ConfigError: it is no policy.
-    """
-    if policy is not None and (isinstance(policy, type) or not hasattr(policy, "sample_movements")):
-        raise ConfigError(f"policy must be TrivialAugment(), RandAugment(...) or .geometry of one, got {policy!r}")
-    return (policy,) if isinstance(policy, Policy) else ()
-
-
-def _operations(photometric: PixelOperation | Sequence[PixelOperation] | None) -> tuple[PixelOperation, ...]:
-    if photometric is None:
-        return ()
-    operations = tuple(photometric) if isinstance(photometric, Sequence) else (photometric,)
-    for operation in operations:
-        if isinstance(operation, type) or not hasattr(operation, "apply"):
-            raise ConfigError(
-                f"photometric must be operations on pixels such as ColorAugmenter(...), got {operation!r}: movements "
-                "belong to augment="
-            )
-    return operations
-
-
 def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], int | None]:
     """Return height and width, and the number of channels as far as it is known without an image."""
     sizes = tuple(output_size) if isinstance(output_size, Sequence) else ()
@@ -399,17 +373,3 @@ def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], 
             'width only, or choose color="rgb", "gray" or "keep"'
         )
     return (int(sizes[0]), int(sizes[1])), wanted or (int(sizes[2]) if len(sizes) == 3 else None)
-
-
-def _crop(mode: str | Crop, scale: tuple[float, float] | None, ratio: tuple[float, float] | None) -> Crop:
-    if mode == "random_resized_crop":
-        usual = RandomResizedCrop()
-        return RandomResizedCrop(usual.scale if scale is None else scale, usual.ratio if ratio is None else ratio)
-    if scale is not None or ratio is not None:
-        raise ConfigError(f'crop_scale and crop_ratio belong to mode="random_resized_crop", not to mode={mode!r}')
-    if not isinstance(mode, str):
-        return mode
-    plain: tuple[Crop, ...] = (Resize(), Letterbox(), CenterCrop(), ResizedCenterCrop(), RandomCrop())
-    if mode not in _MODES:
-        raise ConfigError(f"mode must be one of {', '.join(map(repr, _MODES))}, or a crop, got {mode!r}")
-    return plain[_MODES.index(mode)]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..augment.random import Draw
 from ..errors import ConfigError, FieldError, ShapeError
 from .clock import Clock, Stage
+from .counts import show_count
 from .generators import own_generators, seed_generators
 from .schema import IntArray, Rows, Sample, Schema
 
@@ -92,7 +93,7 @@ class Datastore(ABC):
         return _DatastoreAt(self, draw)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} samples>"
+        return f"<{type(self).__name__} of {show_count(len(self), 'sample')}>"
 
     @property
     def shard_sizes(self) -> IntArray:
@@ -236,8 +237,8 @@ class ImageSource(Datastore):
 
     def __repr__(self) -> str:
         unnamed = ", labels without names" if self.has_labels else ""
-        classes = f", {len(self.classes)} classes" if self.classes else unnamed
-        return f"<{type(self).__name__} of {len(self)} images{classes}>"
+        classes = f", {show_count(len(self.classes), 'class', 'classes')}" if self.classes else unnamed
+        return f"<{type(self).__name__} of {show_count(len(self), 'image')}{classes}>"
 
     def __getitem__(self, index: int) -> Sample:
         """Return {"image": uint8 (H, W, 3), "label": int, where there are labels, "key": str}."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..augment.random import Draw
 from ..errors import ConfigError, SampleError
+from .counts import show_count
 from .permute import derive_key
 from .plan import BatchRows
 from .schema import IntArray, Rows
@@ -63,7 +64,7 @@ class OnError:
 
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
-            raise ConfigError(f"on_error must be one of {', '.join(get_args(Action))}, got {self.action!r}")
+            raise ConfigError(f"on_error must be one of {', '.join(map(repr, get_args(Action)))}, got {self.action!r}")
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0:
             raise ConfigError(
                 f"the limit of samples that cannot be made must be a whole number of at least 0, got {self.limit!r}"
@@ -168,6 +169,18 @@ class IncidentLog:
         self._rank = rank
         self.count = 0
 
+    @property
+    def note(self) -> str | None:
+        """What a report says of them; None: there were none."""
+        if not self.count:
+            return None
+        samples = show_count(self.count, "sample")
+        what = "left out" if self._policy.action == "skip" else "replaced by others"
+        log = f'OnError("{self._policy.action}", log=...) writes down which'
+        if self._policy.log is not None:
+            log = f"{self._policy.log} says which and why"
+        return f"{samples} could not be made and {'was' if self.count == 1 else 'were'} {what}: {log}"
+
     def add(self, incidents: list[Incident], epoch: int, step: int) -> None:
         """Note the incidents of one batch.
 
@@ -179,8 +192,9 @@ class IncidentLog:
             self.count += 1
             self._write({"epoch": epoch, "step": step, "rank": self._rank, **asdict(incident)})
             if self.count > self._policy.limit:
+                samples = show_count(self.count, "sample")
                 raise SampleError(
-                    f"{self.count} samples could not be made, and on_error accepts {self._policy.limit}; the last one: "
+                    f"{samples} could not be made, and on_error accepts {self._policy.limit}; the last one: "
                     f"{incident.where}: {incident.reason}"
                 )
 

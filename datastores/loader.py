@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from ..augment.random import Draw
 from ..errors import ConfigError, StateError
 from .batch import Batch
+from .counts import show_count
 from .crew import StartMethod, prepare_start
 from .datastore import Datastore, SupportsIndex, as_datastore
 from .dispatch import Dispatcher, InlineDispatcher, Ticket
@@ -153,7 +154,11 @@ class Loader:
 
     def report(self) -> LoaderReport:
         """Return where the time went so far and what limits it; ``print(loader.report())``."""
-        return self._meter.report(self._wanted)
+        notes = [self._log.note] if self._log.note else []
+        if self._tuner is not None:
+            number = show_count(self._wanted, "worker")
+            notes.append(f'workers="auto" is at {number}: {self._tuner.reason(self._wanted)}')
+        return replace(self._meter.report(self._wanted), notes=tuple(notes))
 
     @property
     def epoch(self) -> int:
@@ -226,7 +231,8 @@ class Loader:
         return self.__dict__ | {"_dispatcher": None}
 
     def __repr__(self) -> str:
-        return f"<Loader: {len(self)} batches of {self.plan.batch_size} from {self.data!r}, {self.workers} workers>"
+        batches, workers = show_count(len(self), "batch", "batches"), show_count(self.workers, "worker")
+        return f"<Loader: {batches} of {self.plan.batch_size} from {self.data!r}, {workers}>"
 
     def __enter__(self) -> Self:
         return self
@@ -287,8 +293,6 @@ class Loader:
 
     def _open(self) -> Dispatcher:
         self._meter.start()
-        if self._tuner is not None:
-            self._tuner.restart()
         if self._dispatcher is None or self._dispatcher.closed:
             if not self._wanted:
                 self._dispatcher = InlineDispatcher(

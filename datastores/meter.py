@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .clock import Stage
+from .counts import show_count
 
 __all__ = ["LoaderReport", "Meter", "usable_cores"]
 
@@ -16,7 +17,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LoaderReport:
     """What a loader did, and what limits it; ``str(report)`` is a small table, ``report.verdict`` one line.
 
@@ -29,6 +30,8 @@ class LoaderReport:
         queue: batches that were ready when the consumer asked for one, on average.
         workers: background processes now; 0: this process makes the batches.
         cores: that this process may use.
+        notes: what else there is to say, a line each: samples that could not be made, and why ``workers="auto"`` has
+            come to its number.
     """
 
     batches: int
@@ -39,6 +42,7 @@ class LoaderReport:
     queue: float
     workers: int
     cores: int
+    notes: tuple[str, ...] = ()
 
     @property
     def rows_per_second(self) -> float:
@@ -62,25 +66,32 @@ class LoaderReport:
     def verdict(self) -> str:
         """What limits the run, by how much, and what to do about it."""
         if not self.batches:
-            return "no batch was measured: nothing can be said about the speed"
+            return "no batch was measured: the first one of each epoch pays for the start and does not count"
         wait = f"data wait {100 * self.wait_share:.1f} %"
         if self.wait_share < 0.05:
             return f"the consumer is the limit: {wait}"
         stage = max(self.stage_seconds, key=lambda name: self.stage_seconds[name])
-        needed = self.workers_needed
+        needed, feeding = self.workers_needed, show_count(self.workers_needed, "worker")
+        cores = show_count(self.cores, "core")
         if not self.workers:
             return f"{wait}: batches are made while the consumer waits; background workers would make them meanwhile"
         if needed <= self.workers:
-            return f"{wait}, though {self.workers} workers could feed this step time: start-up, or a slow machine"
+            now = show_count(self.workers, "worker")
+            return f"{wait}, though {now} could feed this step time: start-up, or a slow machine"
         if self.workers >= self.cores:
-            return f"{stage}-bound: {wait}; all {self.cores} cores are in use, cheaper images or more cores would help"
-        room = "" if needed <= self.cores else f" (this machine has {self.cores} cores)"
-        return f"{stage}-bound: {wait}; {needed} workers would feed this step time{room}, now {self.workers}"
+            used = f"all {cores} are" if self.cores > 1 else "the only core is"
+            return f"{stage}-bound: {wait}; {used} in use, cheaper images or more cores would help"
+        room = "" if needed <= self.cores else f" (this machine has {cores})"
+        return f"{stage}-bound: {wait}; {feeding} would feed this step time{room}, now {self.workers}"
 
     def __str__(self) -> str:
         lines = [f"{name:<12}{1e6 * cost:10.0f} us per sample" for name, cost in self.stage_seconds.items()]
-        speed = f"{self.rows_per_second:10.0f} samples/s, {self.workers} workers, {self.queue:.1f} batches ready"
-        return "\n".join([*lines, f"{'all':<12}{speed}", self.verdict])
+        workers = show_count(self.workers, "worker")
+        speed = f"{self.rows_per_second:10.0f} samples/s, {workers}, {self.queue:.1f} batches ready"
+        return "\n".join([*lines, f"{'all':<12}{speed}", *self.notes, self.verdict])
+
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows
 
 
 class Meter:

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from ..augment.normalize import Normalize
 from ..augment.random import Draw
+from ..augment.ranges import shown
 from ..errors import ConfigError, ShapeError
+from .arguments import right_place
 from .clock import Clock, Stage
 from .datastore import Datastore, SupportsIndex, as_datastore, fingerprint_of
 from .derived import DerivedDatastore
@@ -42,7 +44,10 @@ def normalize(
         (dtype('float32'), 1.0, 3)
     """
     if not isinstance(normalization, Normalize):
-        raise ConfigError(f"normalization must be Normalize(mean=..., std=...), got {normalization!r}")
+        raise ConfigError(
+            f"normalization must be Normalize(mean=..., std=...), got {shown(normalization)}: "
+            f"{right_place(normalization)}"
+        )
     if isinstance(fields, str) or not fields:
         raise ConfigError(f"fields must be a list of field names, such as ['image'], got {fields!r}")
     return _NormalizedDatastore(as_datastore(data), normalization, tuple(fields))

@@ -121,7 +121,7 @@ class Plan:
     def __post_init__(self) -> None:
         for name, allowed in (("shuffle", get_args(Shuffle)), ("last_batch", get_args(LastBatch))):
             if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+                raise ConfigError(_not_among(name, getattr(self, name), allowed))
         for name in ("batch_size", "streams", "window"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -262,3 +262,12 @@ def _shuffled_within(groups: IntArray, key: int) -> IntArray:
     """Return an order of 0 .. n-1 that keeps the (ascending) groups apart and is random inside each."""
     hashes = hash64(hash64(np.arange(len(groups), dtype=np.uint64)) + np.uint64(key))
     return np.lexsort((hashes, groups))
+
+
+def _not_among(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    wanted = f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}"
+    if name == "shuffle" and isinstance(value, (bool, np.bool_)):
+        return f"{wanted}: 'global', the default, is what True means elsewhere, and 'never' is what False means"
+    if name == "last_batch" and isinstance(value, (bool, np.bool_)):
+        return f"{wanted}: 'drop', the default, is what drop_last=True means elsewhere, and 'keep' is what False means"
+    return wanted

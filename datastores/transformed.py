@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from ..augment.random import Draw, Purpose
+from ..augment.ranges import shown
 from ..errors import ConfigError, FieldError, ShapeError
+from .arguments import right_place
 from .clock import Clock, Stage
 from .datastore import Datastore, SupportsIndex, as_datastore, fingerprint_of, place_of
 from .derived import DerivedDatastore
@@ -68,7 +70,10 @@ def transform(
         (3, True)
     """
     if not callable(function) or isinstance(function, type):
-        raise ConfigError(f"a transform must be a function, or a value such as v2.RandomCrop(32), got {function!r}")
+        raise ConfigError(
+            f"a transform must be a function, or a value such as v2.RandomCrop(32), got {shown(function)}: "
+            f"{right_place(function)}"
+        )
     family = _family(function)
     if family == "tensor" and field is None:
         raise ConfigError(

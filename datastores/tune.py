@@ -2,6 +2,7 @@
 
 import sys
 
+from .counts import show_count
 from .meter import LoaderReport, Meter, usable_cores
 
 __all__ = ["Tuner"]
@@ -24,6 +25,7 @@ class Tuner:
         self._most = usable_cores()
         self._least = 1
         self._since = meter.report(0)
+        self._last: LoaderReport | None = None  # the last window
         self._before: tuple[int, float] | None = None  # workers and speed before the change that is on trial
         self.first = max(1, min(4, self._most - 1))
 
@@ -33,15 +35,24 @@ class Tuner:
         window = _between(self._since, now)
         if window.batches < _WINDOW_BATCHES or window.wait_seconds + window.away_seconds < _WINDOW_SECONDS:
             return workers
-        self._since = now
+        self._since, self._last = now, window
         wanted = self._judge(workers, window) if self._before else self._change(workers, window)
         if wanted != workers:
-            sys.stderr.write(f"headrace: {wanted} workers instead of {workers} ({window.verdict})\n")
+            number = show_count(wanted, "worker")
+            sys.stderr.write(f"headrace: {number} instead of {workers} ({window.verdict})\n")
         return wanted
 
-    def restart(self) -> None:
-        """Forget the window: the loader was idle."""
-        self._since = self._meter.report(0)
+    def reason(self, workers: int) -> str:
+        """Say why there are as many workers as there are."""
+        if self._last is None:
+            return f"too little was measured to judge; that takes {_WINDOW_BATCHES} batches and {_WINDOW_SECONDS:g} s"
+        if self._before is not None:
+            return "this number is on trial"
+        if self._last.wait_share <= _WAIT:
+            return f"that feeds the consumer (data wait {100 * self._last.wait_share:.1f} %)"
+        if workers < self._most:
+            return "more will be tried"
+        return "more were tried and were no faster" if self._most < usable_cores() else "there are no more cores"
 
     def _judge(self, workers: int, window: LoaderReport) -> int:
         """Keep the change that is on trial, or take it back and do not try it again."""

@@ -2,18 +2,22 @@
 
 import argparse
 import json
+import math
 import re
+import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from .progress import Progress
+from .progress import Progress, show_count
 from .source import open_images
 
 if TYPE_CHECKING:
     from ..datastores import Loader
 
 __all__ = ["add_arguments", "run"]
+
+_EPOCH_BATCHES = 1000  # each epoch starts with a batch that does not count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         metavar="MS",
         help="pretend that a training step takes so long (default: 0)",
+    )
+    parser.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="count images that cannot be read, and take others in their places (default: stop at the first)",
     )
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
@@ -65,12 +74,15 @@ def _seconds(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Load batches for a while and print the loader's report."""
     from ..augment import ImageAugmenter
-    from ..datastores import AugmentedImageDatastore, Loader
+    from ..datastores import AugmentedImageDatastore, Loader, OnError
+    from ..datastores.repeated import RepeatedDatastore
 
     size, flip = (options.size, options.size), ImageAugmenter(x_reflection=True)
     data = AugmentedImageDatastore(size, open_images(options.location), mode=options.mode, augment=flip)
     batch = min(options.batch, len(data))
-    with Loader(data, batch, workers=options.workers) as loader:
+    long = RepeatedDatastore(data, math.ceil(_EPOCH_BATCHES * batch / len(data)))  # once where there are enough
+    on_error = OnError("substitute", limit=sys.maxsize) if options.skip_bad else OnError()
+    with Loader(long, batch, workers=options.workers, on_error=on_error) as loader:
         first = _measure(loader, options)
         report = loader.report()
     if options.json:
@@ -84,12 +96,15 @@ def run(options: argparse.Namespace) -> int:
         }
         print(json.dumps(answer, indent=1))
     else:
-        print(f"{len(data)} images, batches of {batch}; the first one after {first:.2f} s\n{report}")
+        print(f"{show_count(len(data), 'image')}, batches of {batch}; the first one after {first:.2f} s\n{report}")
     return 0
 
 
 def _measure(loader: "Loader", options: argparse.Namespace) -> float:
-    """Take batches for the given time, over as many epochs as that is; return the seconds until the first."""
+    """Take batches for the given time, over as many epochs as that is; return the seconds until the first.
+
+    There are at least two, since the first batch of an epoch does not count.
+    """
     started = time.perf_counter()
     first: float | None = None
     with Progress("headrace bench", None, "images", quiet=options.quiet) as progress:
@@ -98,7 +113,7 @@ def _measure(loader: "Loader", options: argparse.Namespace) -> float:
                 now = time.perf_counter()
                 if first is None:
                     first, started = now - started, now
+                elif now - started >= options.seconds:
+                    return first
                 time.sleep(options.step_ms / 1000)
                 progress.advance(len(batch))
-                if now - started >= options.seconds:
-                    return first

@@ -6,6 +6,8 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from ..datastores.counts import show_count
+
 __all__ = ["Progress", "show_bytes", "show_count", "show_duration"]
 
 _FIRST_LINE_SECONDS = 10.0
@@ -87,16 +89,6 @@ def show_duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def show_count(count: int, noun: str, plural: str | None = None) -> str:
-    """Return how many there are of something.
-
-    Example:
-        >>> show_count(1, "shard"), show_count(2000, "class", "classes")
-        ('1 shard', '2,000 classes')
-    """
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def show_bytes(count: int) -> str:

@@ -358,12 +358,12 @@ PHOTOS_AS_DICTS = [{"image": image} for image in PHOTOS]
         (
             (8, 8),
             {"augment": COLORS},
-            r"augment must be an ImageAugmenter, got ColorAugmenter\(.*belong to photometric=",
+            r"augment must be an ImageAugmenter\(...\), got ColorAugmenter\(.*belongs to .*photometric=",
         ),
         (
             (8, 8),
             {"photometric": MOVING},
-            r"photometric must be operations .* got ImageAugmenter\(.* belong to augment=",
+            r"photometric must be operations .* got ImageAugmenter\(.* belongs to .*augment=",
         ),
         ((8, 8), {"photometric": [COLORS, ColorAugmenter]}, "photometric must be operations on pixels .*, got <class"),
         ((8, 8), {"augment": ImageAugmenter(fill_value=(1, 2))}, "fill_value=.* has 2 values, but color='rgb' has 3"),

@@ -1,11 +1,12 @@
 """What a loader says of its own speed, and what workers="auto" makes of it."""
 
 import time
+from pathlib import Path
 
 import pytest
-from toys import Noise, Spinning, digest
+from toys import Failing, Noise, Spinning, digest
 
-from headrace.datastores import Loader
+from headrace.datastores import Loader, OnError
 from headrace.datastores.clock import Stage
 from headrace.datastores.meter import LoaderReport, Meter
 from headrace.datastores.tune import Tuner
@@ -35,16 +36,57 @@ def report(wait: float, away: float, workers: int = 2, cores: int = 8) -> Loader
             "decode-bound: data wait 90.0 %; all 8 cores are in use, cheaper images or more cores would help",
         ),
         (
+            report(0.9, 0.1, workers=1, cores=1),
+            "decode-bound: data wait 90.0 %; the only core is in use, cheaper images or more cores would help",
+        ),
+        (
+            report(0.9, 2.0, workers=1, cores=8),
+            "data wait 31.0 %, though 1 worker could feed this step time: start-up, or a slow machine",
+        ),
+        (
             report(0.5, 0.5, workers=0),
             "data wait 50.0 %: batches are made while the consumer waits; background workers would make them meanwhile",
         ),
-        (LoaderReport(0, 0, 0, 0, STAGES, 0, 2, 8), "no batch was measured: nothing can be said about the speed"),
+        (
+            LoaderReport(0, 0, 0, 0, STAGES, 0, 2, 8),
+            "no batch was measured: the first one of each epoch pays for the start and does not count",
+        ),
     ],
 )
 def test_verdicts(found: LoaderReport, verdict: str) -> None:
     assert found.verdict == verdict
     assert str(found).endswith(verdict)
     assert "1000 us per sample" in str(found)
+
+
+def test_a_notebook_shows_what_print_shows() -> None:
+    found = report(0.9, 0.1, workers=1)
+    assert repr(found) == str(found)
+    assert "samples/s, 1 worker, 1.5 batches" in repr(found)
+
+
+def test_notes_stand_above_the_verdict() -> None:
+    found = LoaderReport(10, 1000, 0.1, 0.9, STAGES, 1.5, 2, 8, ("one thing", "another"))
+    assert str(found).splitlines()[-3:] == ["one thing", "another", found.verdict]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_could_not_be_made_are_in_the_report(workers: int, tmp_path: Path) -> None:
+    log = tmp_path / "bad.jsonl"
+    notes = {}
+    for policy in (OnError("substitute", log=log), OnError("substitute"), OnError("skip")):
+        with Loader(Failing({3, 17}), 20, on_error=policy, workers=workers, start_method="fork") as loader:
+            assert loader.report().notes == ()
+            assert len(list(loader)) == 5
+            (notes[policy],) = loader.report().notes
+    assert list(notes.values()) == [
+        f"2 samples could not be made and were replaced by others: {log} says which and why",
+        '2 samples could not be made and were replaced by others: OnError("substitute", log=...) writes down which',
+        '2 samples could not be made and were left out: OnError("skip", log=...) writes down which',
+    ]
+    with Loader(Failing({3}), 20, on_error="skip") as loader:
+        assert len(list(loader)) == 5
+        assert loader.report().notes[0].startswith("1 sample could not be made and was left out")
 
 
 def test_a_meter_counts_what_happens() -> None:
@@ -129,6 +171,44 @@ def test_the_tuner_sends_idle_workers_home(monkeypatch: pytest.MonkeyPatch) -> N
     assert tuner.advise(3) == 4, "that was one too many"
     meter.window(rate=500, wait_share=0.0)
     assert tuner.advise(4) == 4
+
+
+def test_the_tuner_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.datastores.tune.usable_cores", lambda: 3)
+    meter = Fake()
+    tuner = Tuner(meter)  # type: ignore[arg-type]
+    assert tuner.reason(2) == "too little was measured to judge; that takes 8 batches and 1 s"
+    meter.window(rate=1000, wait_share=0.02)
+    assert tuner.advise(1) == 1
+    assert tuner.reason(1) == "that feeds the consumer (data wait 2.0 %)"
+    meter.window(rate=1000, wait_share=0.5)
+    assert tuner.advise(1) == 2
+    assert tuner.reason(2) == "this number is on trial"
+    meter.window(rate=1500, wait_share=0.4)
+    assert tuner.advise(2) == 2
+    assert tuner.reason(2) == "more will be tried"
+    meter.window(rate=1500, wait_share=0.4)
+    assert tuner.advise(2) == 3
+    meter.window(rate=2000, wait_share=0.4)
+    assert tuner.advise(3) == 3
+    assert tuner.reason(3) == "there are no more cores"
+    tuner = Tuner(meter)  # type: ignore[arg-type]
+    meter.window(rate=1000, wait_share=0.5)
+    assert tuner.advise(1) == 2
+    meter.window(rate=1000, wait_share=0.5)
+    assert tuner.advise(2) == 1
+    assert tuner.reason(1) == "more were tried and were no faster"
+
+
+def test_auto_judges_short_epochs_as_well() -> None:
+    with Loader(Spinning(0.004, samples=20), 5, workers="auto", start_method="fork") as loader:
+        assert loader.report().notes[0].endswith("too little was measured to judge; that takes 8 batches and 1 s")
+        for _ in range(200):
+            for _ in loader:
+                pass
+            if "too little" not in loader.report().notes[0]:
+                return
+    pytest.fail("200 epochs of 4 batches tell nothing")
 
 
 def test_auto_changes_the_number_and_no_bit() -> None:

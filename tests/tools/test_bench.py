@@ -48,6 +48,39 @@ def test_a_long_step_hides_the_loader(pictures: Path) -> None:
     assert "us per sample" in found.stdout
 
 
+@pytest.mark.parametrize(("samples", "words"), [(50, ["--batch", "32"]), (50, ["--batch", "50"]), (1, [])])
+@pytest.mark.parametrize("workers", ["0", "auto"])
+def test_short_epochs_are_measured_too(samples: int, words: list[str], workers: str, tmp_path: Path) -> None:
+    for number in range(samples):
+        Image.fromarray(np.full((30, 40, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
+    found = bench(str(tmp_path), "--workers", workers, "--seconds", "0.3", *words, "--json")
+    assert found.returncode == 0, found.stderr
+    answer: dict[str, Any] = json.loads(found.stdout)
+    assert answer["batches"] > 1
+    assert answer["samples_per_second"] > 10
+    assert len(answer["notes"]) == (workers == "auto"), "auto says why it is where it is"
+
+
+def test_no_time_is_enough_for_a_figure(pictures: Path) -> None:
+    found = bench(str(pictures / "shards"), "--workers", "0", "--seconds", "0", "--batch", "1")
+    assert found.returncode == 0, found.stderr
+    assert "data wait" in found.stdout
+    assert found.stdout.startswith("60 images, batches of 1; the first one after")
+
+
+def test_broken_images_stop_it_or_are_counted(tmp_path: Path) -> None:
+    for number in range(20):
+        Image.fromarray(np.full((30, 40, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "7.png").write_bytes(b"no image")
+    found = bench(str(tmp_path), "--workers", "0", "--seconds", "0.2", "--batch", "20")
+    assert found.returncode == 1
+    assert f"{tmp_path}/7.png cannot be decoded" in found.stderr
+    assert "--skip-bad" in found.stderr
+    found = bench(str(tmp_path), "--workers", "0", "--seconds", "0.2", "--batch", "20", "--skip-bad")
+    assert found.returncode == 0, found.stderr
+    assert "could not be made and were replaced by others" in found.stdout
+
+
 def test_wrong_words_and_places(tmp_path: Path) -> None:
     assert bench(str(tmp_path / "nowhere")).returncode == 1
     assert "Traceback" not in bench(str(tmp_path / "nowhere")).stderr
