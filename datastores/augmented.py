@@ -31,7 +31,16 @@ from ..augment.together import cut_together
 from ..errors import ConfigError, FieldError, ShapeError
 from .arguments import as_augmenter, as_crop, as_movements, as_operations
 from .clock import Clock, Stage
-from .datastore import Datastore, ImageSource, SupportsIndex, as_datastore, as_index, fingerprint_of, place_of
+from .datastore import (
+    Datastore,
+    ImageSource,
+    SupportsIndex,
+    as_datastore,
+    as_index,
+    classes_of,
+    fingerprint_of,
+    place_of,
+)
 from .decode import OWN_BYTES, Color, Decoder, Pixels, convert
 from .joint import Joint, different_size
 from .schema import Field, IntArray, Rows, Sample, Schema
@@ -182,15 +191,15 @@ class AugmentedImageDatastore(Datastore):
         if not len(self):
             raise ConfigError(f"{type(self.source).__name__} is empty: there is nothing to load")
         if isinstance(self.source, ImageSource):
-            others = [Field("label", (), "int64")] if self.source.has_labels else []
+            found = Schema((Field("label", (), "int64"),) if self.source.has_labels else (), ("key",))
         else:
-            others = [field for field in self.source.schema().fields if field.name not in self._pictures]
+            found = self.source.schema()
         sample = self.sample(0, Draw()) if self._channels is None or self.joint.names else {}
         channels = {name: sample[name].shape[2] if sample else self._channels or 0 for name in self._pictures}
         pictures = (Field(name, (*self._size, channels[name]), "uint8", is_image=True) for name in self._pictures)
         moved = Schema.of({name: sample[name] for name in self.joint.others}, self.locate(0)).fields
-        kept = (field for field in others if field.name not in self.joint.others)
-        return Schema((*pictures, *moved, *kept))
+        kept = (field for field in found.fields if field.name not in (*self._pictures, *self.joint.others))
+        return Schema((*pictures, *moved, *kept), found.texts)
 
     def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
         """Write the samples ``ids`` into ``rows``; each image is resampled straight into its row.
@@ -209,6 +218,11 @@ class AugmentedImageDatastore(Datastore):
         if self.photometric and "image" in rows:
             rows["image"][:] = self._changed(rows["image"], ids, draw)
             clock.lap(Stage.AUGMENT)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, as the source's; empty where it has none."""
+        return classes_of(self.source)
 
     @property
     def shard_sizes(self) -> IntArray:

@@ -27,6 +27,7 @@ class Batch:
         valid: bool (N,), False where a row only pads the last batch (``last_batch="pad"``).
         epoch: the epoch it belongs to.
         step: its number in the epoch, from 0.
+        texts: names of fields that the samples have and no tensor can hold.
     """
 
     fields: Mapping[str, torch.Tensor]
@@ -34,6 +35,7 @@ class Batch:
     valid: torch.Tensor
     epoch: int
     step: int
+    texts: tuple[str, ...] = ()
 
     @classmethod
     def of_rows(
@@ -44,7 +46,7 @@ class Batch:
         for field in schema.fields:
             tensor = torch.from_numpy(rows[field.name])
             fields[field.name] = tensor.permute(0, 3, 1, 2) if field.is_image else tensor
-        return cls(fields, ids, valid, epoch, step)
+        return cls(fields, ids, valid, epoch, step, schema.texts)
 
     @property
     def images(self) -> torch.Tensor:
@@ -74,6 +76,12 @@ class Batch:
         try:
             return self.fields[name]
         except KeyError:
+            if name in self.texts:
+                number = ": a label must be a number, such as the position of its name in a list of classes"
+                raise FieldError(
+                    f"the samples have a field {name!r}, but it is text, which no tensor can hold"
+                    f"{number if name == 'label' else ''}; this batch has {sorted(self.fields)}"
+                ) from None
             raise FieldError(f"this batch has no field {name!r}: it has {sorted(self.fields)}") from None
 
     def __repr__(self) -> str:
@@ -87,11 +95,11 @@ class Batch:
     def rows(self, start: int, stop: int) -> "Batch":
         """Return a batch that views rows ``start`` to ``stop`` (excluded) of this one."""
         fields = {name: tensor[start:stop] for name, tensor in self.fields.items()}
-        return Batch(fields, self.ids[start:stop], self.valid[start:stop], self.epoch, self.step)
+        return Batch(fields, self.ids[start:stop], self.valid[start:stop], self.epoch, self.step, self.texts)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the batch with all its tensors on ``device``."""
         fields = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.fields.items()}
         ids = self.ids.to(device, non_blocking=non_blocking)
         valid = self.valid.to(device, non_blocking=non_blocking)
-        return Batch(fields, ids, valid, self.epoch, self.step)
+        return Batch(fields, ids, valid, self.epoch, self.step, self.texts)

@@ -25,6 +25,7 @@ __all__ = [
     "SupportsIndex",
     "as_datastore",
     "as_index",
+    "classes_of",
     "fingerprint_of",
     "place_of",
 ]
@@ -277,6 +278,10 @@ class _DatastoreAt(Datastore):
         return self[index]
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        return classes_of(self.source)
+
+    @property
     def shard_sizes(self) -> IntArray:
         return self.source.shard_sizes
 
@@ -302,11 +307,20 @@ class _MapDatastore(Datastore):
         if isinstance(item, Mapping):
             return dict(item)
         if isinstance(item, tuple) and len(item) == 2:
+            if isinstance(item[1], str):
+                raise FieldError(
+                    f"the label of {self.locate(index)} is the text {item[1]!r}: it must be a number, such as the "
+                    "position of its name in a list of classes"
+                )
             return {"image": _plain(item[0]), "label": _plain(item[1])}
         raise ShapeError(
             f"{self.locate(index)} is {type(item).__name__}: return a mapping of field names to arrays, "
             "or a pair (image, label)"
         )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return classes_of(self.source)
 
     @property
     def fingerprint(self) -> str:
@@ -352,6 +366,12 @@ def as_index(index: object) -> int:
 
 def _plain(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else value
+
+
+def classes_of(source: object) -> tuple[str, ...]:
+    """Return the class names of a datastore or of a user's own dataset; empty where it has none."""
+    names = getattr(source, "classes", ())
+    return tuple(names) if isinstance(names, (tuple, list)) else ()
 
 
 def place_of(source: Datastore, index: int) -> str:

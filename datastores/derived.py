@@ -1,7 +1,7 @@
 """A datastore that is made of another one, sample by sample: what all such have in common."""
 
 from ..augment.random import Draw
-from .datastore import Datastore, place_of
+from .datastore import Datastore, classes_of, place_of
 from .schema import IntArray, Sample
 
 __all__ = ["DerivedDatastore"]
@@ -28,6 +28,11 @@ class DerivedDatastore(Datastore):
     def shard_sizes(self) -> IntArray:
         """As the source's."""
         return self.source.shard_sizes
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, as the source's; empty where it has none."""
+        return classes_of(self.source)
 
     def locate(self, index: int) -> str:
         """Say where sample ``index`` comes from: what the source says."""

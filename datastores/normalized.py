@@ -74,7 +74,8 @@ class _NormalizedDatastore(DerivedDatastore):
         Raises:
             ConfigError: a field is missing, or is no image.
         """
-        fields = {field.name: field for field in self.source.schema().fields}
+        schema = self.source.schema()
+        fields = {field.name: field for field in schema.fields}
         for name in self.fields:
             if name not in fields or not fields[name].is_image or fields[name].dtype != "uint8":
                 raise ConfigError(
@@ -82,7 +83,7 @@ class _NormalizedDatastore(DerivedDatastore):
                     f"has {fields.get(name, f'the fields {sorted(fields)}')}"
                 )
             fields[name] = replace(fields[name], dtype="float32")
-        return Schema(tuple(fields.values()))
+        return replace(schema, fields=tuple(fields.values()))
 
     def fill(self, ids: IntArray, draw: Draw, rows: Rows, clock: Clock) -> None:
         scratch = {name: np.empty(rows[name].shape, np.uint8) for name in self.fields if name in rows}

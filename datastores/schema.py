@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import ShapeError
 
-__all__ = ["Field", "IntArray", "Rows", "Sample", "Schema"]
+__all__ = ["Field", "IntArray", "Rows", "Sample", "Schema", "check_sample"]
 
 IntArray: TypeAlias = NDArray[np.int64]
 
@@ -45,9 +45,15 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The tensors of a batch, in order."""
+    """The tensors of a batch, in order.
+
+    Args:
+        fields: what they are.
+        texts: names of fields that a sample has and a batch has not: keys, file names.
+    """
 
     fields: tuple[Field, ...]
+    texts: tuple[str, ...] = ()
 
     @property
     def row_bytes(self) -> int:
@@ -63,9 +69,17 @@ class Schema:
             where: the sample's place, for the error.
 
         Raises:
-            ShapeError: a field that cannot become a row of a tensor.
+            ShapeError: it is no mapping, or has a field that cannot become a row of a tensor.
         """
-        return cls(tuple(_field(n, v, where) for n, v in sample.items() if not isinstance(v, (str, bytes))))
+        check_sample(sample, where)
+        texts = tuple(name for name, value in sample.items() if isinstance(value, (str, bytes)))
+        return cls(tuple(_field(n, v, where) for n, v in sample.items() if n not in texts), texts)
+
+
+def check_sample(sample: object, where: str) -> None:
+    """Raise ShapeError if a sample is no mapping; ``where`` says which one it is."""
+    if not isinstance(sample, Mapping):
+        raise ShapeError(f'{where} is {type(sample).__name__}: return a mapping such as {{"image": ..., "label": ...}}')
 
 
 def _field(name: str, value: object, where: str) -> Field:

@@ -24,7 +24,7 @@ from .clock import Clock, Stage
 from .datastore import Datastore, SupportsIndex, as_datastore, fingerprint_of, place_of
 from .derived import DerivedDatastore
 from .generators import own_generators, seed_generators
-from .schema import Field, IntArray, Rows, Sample, Schema
+from .schema import Field, IntArray, Rows, Sample, Schema, check_sample
 
 __all__ = ["TransformedDatastore", "transform"]
 
@@ -161,10 +161,10 @@ class TransformedDatastore(DerivedDatastore):
 
     def schema(self) -> Schema:
         """Describe one row of a batch, by making the first sample that can be made (of the first 32)."""
-        own = super().schema().fields
-        fields = tuple(replace(field, is_image=self._is_image(field.name, field.shape)) for field in own)
+        own = super().schema()
+        fields = tuple(replace(field, is_image=self._is_image(field.name, field.shape)) for field in own.fields)
         self._source_fields  # noqa: B018 - a source that cannot say them says so now, and workers need not ask
-        return Schema(fields)
+        return replace(own, fields=fields)
 
     @property
     def fingerprint(self) -> str:
@@ -177,6 +177,7 @@ class TransformedDatastore(DerivedDatastore):
         return name == (self.field or "image") and len(shape) == 3 and shape[2] in (1, 3, 4)
 
     def _changed(self, sample: Sample, index: int) -> Sample:
+        check_sample(sample, place_of(self, index))
         own = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in sample.items()}
         if self.field is None:
             result = self.function(**own) if self._family == "albumentations" else self.function(own)

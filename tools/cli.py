@@ -13,6 +13,7 @@ import io
 import os
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +38,13 @@ _COMMANDS = {
 
 class _Terminated(BaseException):
     """SIGTERM, as an exception: a command that is told to stop cleans up first."""
+
+
+class _WholeWords(argparse.HelpFormatter):
+    """Breaks lines between words only: an option or a range such as -10:10 stays in one piece, to be copied."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +101,8 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"headrace {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in _COMMANDS.items():
-        sub = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        description = f"{summary[0].upper()}{summary[1:]}."
+        sub = commands.add_parser(name, help=summary, description=description, formatter_class=_WholeWords)
         if name == command:
             importlib.import_module(f".{name}", __package__).add_arguments(sub)
     return parser

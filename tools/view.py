@@ -2,12 +2,15 @@
 
 import argparse
 import io
+import operator
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, HeadraceError
+from .progress import show_count
 from .source import open_images
 
 if TYPE_CHECKING:
@@ -49,6 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draws", type=_count, default=3, metavar="N", help="draws per image, an epoch each (default: 3)"
     )
+    parser.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="leave out images that cannot be read, and say which on stderr (default: stop at the first)",
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--ids", type=_ids, metavar="3,17,...", help="which samples")
     which.add_argument("--samples", type=_count, default=8, metavar="N", help="so many, evenly spread (default: 8)")
@@ -62,12 +70,32 @@ def run(options: argparse.Namespace) -> int:
     source = open_images(options.location)
     data = AugmentedImageDatastore(options.size, source, mode=options.mode, augment=options.augment)
     ids = options.ids or spread(len(data), options.samples)
+    if options.skip_bad:
+        ids = _readable(data, _chosen(data, ids, options.draws))
     sheet = preview(data, ids, draws=options.draws, seed=options.seed, epoch=options.epoch)
     file = io.BytesIO()
     sheet.save(file, _FORMATS[Path(options.output).suffix.lower()])
     LocalStorage().write_atomic(local_path(options.output), file.getvalue())
-    print(f"{options.output}: {len(ids)} of {len(data)} images, {sheet.width} x {sheet.height} pixels")
+    print(f"{options.output}: {len(ids):,} of {show_count(len(data), 'image')}, {sheet.width} x {sheet.height} pixels")
     return 0
+
+
+def _readable(data: "AugmentedImageDatastore", ids: Sequence[int]) -> list[int]:
+    """Return the samples that can be made, and name the others on stderr."""
+    from ..augment import Draw
+
+    found, errors = list[int](), list[HeadraceError]()
+    for index in ids:
+        try:
+            data.sample(index, Draw())
+        except HeadraceError as error:
+            errors.append(error)
+            print(f"headrace view: left out: {error}", file=sys.stderr)
+        else:
+            found.append(index)
+    if errors and not found:
+        raise errors[0]
+    return found
 
 
 def preview(
@@ -96,7 +124,7 @@ def preview(
         An RGB image.
 
     Raises:
-        ConfigError: there are no such samples.
+        ConfigError: there are no such samples, or ``data`` is something else.
         DecodeError, FieldError, ShapeError: a sample cannot be made.
 
     Example:
@@ -111,21 +139,41 @@ def preview(
     from ..augment import Draw
     from .contact_sheet import Column, contact_sheet
 
-    chosen = spread(len(data), _PER_BAND) if ids is None else ids
-    wrong = [index for index in chosen if not 0 <= index < len(data)]
-    if wrong or not chosen or draws < 1:
-        asked = f"{draws} draws of samples {wrong or list(chosen)}"
-        raise ConfigError(f"cannot show {asked}: there are samples 0 .. {len(data) - 1}, and a sheet needs one of each")
+    chosen = _chosen(data, ids, draws)
     columns = []
     for index in chosen:
         worlds = [Draw(seed, epoch + number) for number in range(draws)]
         original = data.source.sample(index, worlds[0])
         seen = [_picture_of(data, data.sample(index, world)) for world in worlds]
-        subtitle = str(original.get("key", f"sample {index}"))
-        columns.append(Column(_title(data, index, original), _picture_of(data, original), seen, subtitle))
+        title, subtitle = _names(data, index, original)
+        columns.append(Column(title, _picture_of(data, original), seen, subtitle))
     height, width = seen[0].shape[:2]
-    caption = f"seed {seed}, epochs {epoch} to {epoch + draws - 1}, {height} x {width} (height x width)"
+    epochs = f"epoch {epoch}" if draws == 1 else f"epochs {epoch} to {epoch + draws - 1}"
+    caption = f"seed {seed}, {epochs}, {height} x {width} (height x width)"
     return contact_sheet(columns, tile=tile, caption=caption, per_band=_PER_BAND)
+
+
+def _chosen(data: "AugmentedImageDatastore", ids: Sequence[int] | None, draws: int) -> list[int]:
+    """Return the ids that are shown, or say why they cannot be."""
+    from ..datastores import AugmentedImageDatastore
+
+    if not isinstance(data, AugmentedImageDatastore):
+        raise ConfigError(
+            f"preview shows an AugmentedImageDatastore, got {data!r}: AugmentedImageDatastore(size, data)"
+        )
+    if ids is None:
+        ids = spread(len(data), _PER_BAND)
+    try:
+        chosen = [operator.index(index) for index in ids]
+    except TypeError:
+        raise ConfigError(
+            f"ids must be a list of sample numbers, got {ids!r} (preview returns a picture: its save() writes a file)"
+        ) from None
+    wrong = [index for index in chosen if not 0 <= index < len(data)]
+    if wrong or not chosen or draws < 1:
+        asked = f"{show_count(draws, 'draw')} of samples {wrong or chosen}"
+        raise ConfigError(f"cannot show {asked}: there are samples 0 .. {len(data) - 1}, and a sheet needs one of each")
+    return chosen
 
 
 def spread(count: int, wanted: int) -> list[int]:
@@ -184,13 +232,17 @@ def _value(name: str, text: str, *, given: bool) -> object:
     raise ConfigError(f"{name}={text!r} is not understood: write {kinds}")
 
 
-def _title(data: "AugmentedImageDatastore", index: int, sample: dict[str, Any]) -> str:
+def _names(data: "AugmentedImageDatastore", index: int, sample: dict[str, Any]) -> tuple[str, str]:
+    """Return what stands above a column: the label, and below it the key; of what is there."""
+    import numpy as np
+
+    number = f"sample {index}"
+    key = str(sample.get("key", number))
     if "label" not in sample:
-        return f"sample {index}"
-    label = sample["label"]
-    classes: Sequence[str] = getattr(data.source, "classes", ())
-    is_class = isinstance(label, int) and 0 <= label < len(classes)
-    return classes[label] if is_class else f"label {label}"
+        return (key, "") if key == number else (number, key)
+    label, classes = sample["label"], data.classes
+    is_class = isinstance(label, (int, np.integer)) and 0 <= label < len(classes)
+    return (classes[label] if is_class else f"label {label}"), key
 
 
 def _picture_of(data: "AugmentedImageDatastore", sample: dict[str, Any]) -> "NDArray[Any]":

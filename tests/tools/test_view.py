@@ -1,5 +1,6 @@
 """headrace view: what a model would see, on one sheet."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from headrace.augment import Draw, ImageAugmenter
 from headrace.datastores import AugmentedImageDatastore, ImageDatastore
 from headrace.errors import ConfigError
 from headrace.tools.cli import main
-from headrace.tools.view import parse_augmenter, preview, spread
+from headrace.tools.view import _names, parse_augmenter, preview, spread
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,70 @@ def test_which_samples(pictures: Path, tmp_path: Path) -> None:
     assert sizes[2][1] > 1.8 * sizes[0][1], "12 samples: two bands"
     assert spread(12, 5) == [0, 2, 4, 7, 9]
     assert spread(0, 5) == []
+
+
+def test_broken_images_stop_it_or_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        Image.fromarray(photo(30, 40, number)).save(tmp_path / "in" / f"{number}.png")
+    (tmp_path / "in" / "2.png").write_bytes(b"no image")
+    command = ["view", str(tmp_path / "in"), "-o", str(tmp_path / "sheet.webp")]
+    assert main(command) == 1
+    assert "2.png cannot be decoded" in (message := capsys.readouterr().err)
+    assert "--skip-bad" in message
+    assert main([*command, "--skip-bad"]) == 0
+    shown = capsys.readouterr()
+    assert f"headrace view: left out: {tmp_path}/in/2.png cannot be decoded" in shown.err
+    assert "sheet.webp: 3 of 4 images" in shown.out
+    assert main([*command, "--skip-bad", "--ids", "2"]) == 1
+    assert main([*command, "--skip-bad", "--ids", "9"]) == 1
+    assert "there are samples 0 .. 3" in capsys.readouterr().err
+
+
+def test_one_image_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(photo(30, 40)).save(tmp_path / "one.png")
+    assert main(["view", str(tmp_path), "-o", str(tmp_path / "sheet.webp")]) == 0
+    assert "1 of 1 image, " in capsys.readouterr().out
+
+
+def test_what_stands_above_a_column() -> None:
+    image = np.zeros((8, 8, 3), np.uint8)
+    samples = [
+        {"image": image},
+        {"image": image, "label": np.int64(1)},
+        {"image": image, "key": "k"},
+        {"image": image, "label": 7, "key": "k"},
+    ]
+
+    class Named(list):
+        classes = ("cat", "dog")
+
+    plain, named = (AugmentedImageDatastore((8, 8), source) for source in (samples, Named(samples)))
+    expected = [("sample 0", ""), ("label 1", "sample 1"), ("sample 2", "k"), ("label 7", "k")]
+    assert [_names(plain, index, sample) for index, sample in enumerate(samples)] == expected
+    assert _names(named, 1, samples[1]) == ("dog", "sample 1")
+    assert _names(named, 3, samples[3]) == ("label 7", "k")
+
+
+@pytest.mark.parametrize("ids", ["seg.png", 3, [1.5], ["1"], Path("x.png")])
+def test_ids_that_are_none(ids) -> None:
+    data = AugmentedImageDatastore((8, 8), [{"image": np.zeros((8, 8, 3), np.uint8)}] * 3)
+    with pytest.raises(ConfigError, match=r"ids must be a list of sample numbers, got .* save"):
+        preview(data, ids)
+    assert preview(data, np.array([1, 2])).mode == "RGB"
+
+
+def test_only_images_of_one_size_are_shown() -> None:
+    with pytest.raises(ConfigError, match="preview shows an AugmentedImageDatastore, got"):
+        preview([{"image": np.zeros((8, 8, 3), np.uint8)}])
+
+
+def test_the_help_keeps_examples_whole() -> None:
+    for columns in ("40", "80", "132"):
+        command = [sys.executable, "-m", "headrace.tools.cli", "view", "--help"]
+        environment = {**os.environ, "COLUMNS": columns}
+        found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert "rotation=-10:10,x_reflection,scale=0.9:1.1,fill_value=128" in found.stdout
 
 
 def test_label_maps_are_laid_over() -> None:
