@@ -181,7 +181,7 @@ class TrivialAugment(Policy):
     """One operation per image, any of the fourteen at any strength: nothing to tune.
 
     Müller and Hutter: "TrivialAugment: tuning-free yet state-of-the-art data augmentation", ICCV 2021, with the "wide"
-    ranges. The table at the top of this page has them.
+    ranges. ``help("headrace.augment.policy")`` has the table of operations and ranges.
 
     Example:
         >>> TrivialAugment().sample_operations(np.arange(2, 6), Draw(seed=1), (224, 224))
@@ -200,7 +200,7 @@ class RandAugment(Policy):
     """Several operations per image, all of one strength.
 
     Cubuk, Zoph, Shlens and Le: "RandAugment: practical automated data augmentation with a reduced search space",
-    NeurIPS 2020. The table at the top of this page has the ranges.
+    NeurIPS 2020. ``help("headrace.augment.policy")`` has the table of operations and ranges.
 
     Args:
         num_ops: 1 .. 14, operations per image; one may be drawn twice. N in the paper.

@@ -80,7 +80,7 @@ _MAX_SCANNED = 2**32
 def decode(
     data: bytes, *, where: str, color: Color = "rgb", apply_orientation: bool = True, max_pixels: int = MAX_PIXELS
 ) -> Pixels:
-    """Return the pixels of an image file, by the rules at the top of this page.
+    """Return the pixels of an image file; ``help("headrace.datastores.decode")`` has the rules, in its first table.
 
     Args:
         data: the whole file.
@@ -109,7 +109,9 @@ def decode(
 def decode_mask(
     data: bytes, *, where: str, apply_orientation: bool = True, max_pixels: int = MAX_PIXELS
 ) -> NDArray[Any]:
-    """Return the values of a label map's file, by the rules for label maps at the top of this page.
+    """Return the values of a label map's file: indices stay what they are, colors and other changed values are refused.
+
+    ``help("headrace.datastores.decode")`` shows all rules, in its second table.
 
     Args:
         data: the whole file.
@@ -249,7 +251,7 @@ class Decoder(threading.local):
 
 
 def convert(image: Image.Image, color: Color) -> Pixels:
-    """Return the pixels of a loaded Pillow image in the wanted channels, by the rules at the top of this page.
+    """Return the pixels of a loaded Pillow image in the wanted channels, by the same rules as ``decode``.
 
     Args:
         image: of any mode that has a rule.

@@ -7,9 +7,11 @@ from typing import Literal, Self
 import numpy as np
 
 from ..augment.random import philox4x32
+from ..augment.ranges import shown
 from ..errors import ConfigError, MissingDataError, SampleError, ShardError
+from .counts import show_count
 from .datastore import EncodedImage, ImageSource, fingerprint_of
-from .listing import IMAGE_EXTENSIONS, ImageFiles, list_images, natural_key
+from .listing import BROKEN_LINK, EMPTY_FILE, IMAGE_EXTENSIONS, ImageFiles, list_images, natural_key
 from .schema import IntArray
 from .storage import Location, as_locations, local_path, read_file
 
@@ -33,11 +35,14 @@ class ImageDatastore(ImageSource):
             (default) is "foldernames" for one folder whose images all lie in sub-folders, and None otherwise.
         file_extensions: which files are images, with or without a dot, in any case; default: the formats that can be
             decoded (``listing.IMAGE_EXTENSIONS``). Hidden, empty and other files are passed over and counted in
-            ``skipped``.
+            ``skipped``. A file that is named one by one may have any extension, if it begins as an image does.
+        classes: the names of all classes, in the order of their numbers, such as ``train.classes`` for validation data:
+            numbers then agree where a folder is missing. Default: the folders that hold images, in natural order.
 
     Raises:
         MissingDataError: a location is not there, or there is no image.
-        ConfigError: an argument cannot work, or "auto" finds images both in the folder itself and in sub-folders.
+        ConfigError: an argument cannot work, "auto" finds images both in the folder itself and in sub-folders, or
+            images lie in a folder that is none of ``classes``.
 
     Example:
         >>> import tempfile, pathlib
@@ -59,9 +64,13 @@ class ImageDatastore(ImageSource):
         include_subfolders: bool = True,
         label_source: LabelSource = "auto",
         file_extensions: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
     ) -> None:
         if label_source not in ("auto", "foldernames", None):
             raise ConfigError(f'label_source must be "auto", "foldernames" or None, got {label_source!r}')
+        if classes is not None:
+            _check_classes(classes, label_source)
+            label_source = "foldernames"
         paths = [local_path(one) for one in as_locations(location)]
         extensions = IMAGE_EXTENSIONS if file_extensions is None else [e.lower().lstrip(".") for e in file_extensions]
         self._files = list_images(paths, include_subfolders=include_subfolders, extensions=extensions)
@@ -72,17 +81,28 @@ class ImageDatastore(ImageSource):
         self._classes: tuple[str, ...] = ()
         self._folder_labels: IntArray | None = None
         if label_source == "foldernames":
-            self._name_classes()
+            self._name_classes(classes)
 
-    def _name_classes(self) -> None:
+    def _name_classes(self, classes: Sequence[str] | None) -> None:
         root_name = self._files.root.rpartition("/")[2]
         names = [folder.rpartition("/")[2] or root_name for folder in self._files.folders]
-        self._classes = tuple(sorted(set(names), key=natural_key))
+        self._classes = tuple(sorted(set(names), key=natural_key) if classes is None else classes)
+        unknown = sorted(set(names) - set(self._classes), key=natural_key)
+        if unknown:
+            more = " and more" if len(self._classes) > 10 else ""
+            raise ConfigError(
+                f"{self._files.root} has images in folders that are no classes ({', '.join(unknown[:10])}): there are "
+                f"{', '.join(self._classes[:10])}{more}; rename or remove the folders, or add them to the classes"
+            )
         numbers = {name: number for number, name in enumerate(self._classes)}
         self._folder_labels = np.array([numbers[name] for name in names], np.int64)
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def __repr__(self) -> str:
+        text, lost = super().__repr__(), self.skipped.get(EMPTY_FILE, 0) + self.skipped.get(BROKEN_LINK, 0)
+        return f"{text[:-1]}; {show_count(lost, 'empty or broken file')} passed over>" if lost else text
 
     def encoded(self, ids: IntArray) -> list[EncodedImage]:
         """Read whole files.
@@ -116,7 +136,7 @@ class ImageDatastore(ImageSource):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the folders that hold images, in natural order; empty without labels."""
+        """Names of the folders that hold images, in natural order, or as given; empty without labels."""
         return self._classes
 
     @property
@@ -238,6 +258,14 @@ class ImageDatastore(ImageSource):
         part._files = self._files.select(ids)  # noqa: SLF001 - of the same class
         part._classes, part._folder_labels = self._classes, self._folder_labels  # noqa: SLF001
         return part
+
+
+def _check_classes(classes: Sequence[str], label_source: LabelSource) -> None:
+    names = list(classes) if isinstance(classes, Sequence) and not isinstance(classes, str) else []
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise ConfigError(f'classes must be a list of different names, such as ["cat", "dog"], got {shown(classes)}')
+    if label_source is None:
+        raise ConfigError("classes are for labels, and label_source=None asks for none: leave one of them out")
 
 
 def _check_parts(parts: tuple[float, ...]) -> None:

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from .datastore import as_index
+from .headers import kind_of
+from .heif import codec_of
 from .schema import IntArray
 from .storage import os_failure
 
-__all__ = ["EMPTY_FILE", "IMAGE_EXTENSIONS", "ImageFiles", "extension", "list_images", "natural_key"]
+__all__ = ["BROKEN_LINK", "EMPTY_FILE", "IMAGE_EXTENSIONS", "ImageFiles", "extension", "list_images", "natural_key"]
 
 #: Formats that ``decode`` reads, as file extensions in lower case.
 IMAGE_EXTENSIONS = (
@@ -27,8 +29,10 @@ IMAGE_EXTENSIONS = (
     "heic", "heif", "hif",
 )  # fmt: skip
 
-#: The reason under which image files of no bytes are counted.
-EMPTY_FILE = "empty file"
+#: The reasons under which files are counted that are images by name and not in fact.
+EMPTY_FILE, BROKEN_LINK = "empty file", "broken link, or no regular file"
+
+_HEAD = 512  # bytes that tell what kind of image a file is
 
 _DIGITS = re.compile(r"([0-9]+)")
 
@@ -135,10 +139,12 @@ def list_images(paths: Sequence[str], *, include_subfolders: bool, extensions: C
     Args:
         paths: absolute paths of folders and files.
         include_subfolders: whether folders are searched at any depth, or their own files are taken only.
-        extensions: in lower case, without the dot; files that are named one by one may have any.
+        extensions: in lower case, without the dot; files that are named one by one may have any, if they begin as
+            images do.
 
     Raises:
         MissingDataError: a path is not there.
+        ConfigError: a path is neither a file nor a folder, or a file that is no image by name or content.
         ShardError: a folder cannot be read.
     """
     tops = [Path(path) if Path(path).is_dir() else Path(path).parent for path in paths]
@@ -201,6 +207,12 @@ class _Walk:
             raise os_failure(error, f"looking for images at {path}") from error
         if not stat.S_ISREG(state.st_mode):
             raise ConfigError(f"{path} is neither a file nor a folder: name image files or folders")
+        if extension(path.name) not in self.extensions:
+            _check_image(path)
+        if not state.st_size:
+            self.skipped[EMPTY_FILE] += 1
+            self.empty.append(self._relative(str(path)))
+            return
         folder = self._relative(str(path.parent))
         if not self.folders or self.folders[-1].path != folder:
             self.folders.append(_Folder(folder))
@@ -234,7 +246,7 @@ class _Walk:
         elif extension(entry.name) not in self.extensions:
             self.skipped["other extension"] += 1
         elif (size := _size(entry)) is None:
-            self.skipped["broken link, or no regular file"] += 1
+            self.skipped[BROKEN_LINK] += 1
         elif size == 0:
             self.skipped[EMPTY_FILE] += 1
             self.empty.append(self._relative(entry.path))
@@ -253,6 +265,20 @@ class _Walk:
             _joined([folder.sizes for folder in self.folders]),
             self.skipped,
             tuple(self.empty),
+        )
+
+
+def _check_image(path: Path) -> None:
+    """Raise ConfigError if a file does not begin as an image does."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        raise os_failure(error, f"reading {path}") from error
+    if head and kind_of(head) is None and codec_of(head) is None:
+        raise ConfigError(
+            f"{path} is no image: it begins with {head[:12]!r}, and its name ends in none of "
+            f"{', '.join(IMAGE_EXTENSIONS)}"
         )
 
 

@@ -25,8 +25,15 @@ def test_docstring_examples(module: str) -> None:
     assert result.failed == 0
 
 
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def _blocks(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def _run(script: str, name: str, folder: Path) -> None:
+    (folder / name).write_text(script)
+    result = subprocess.run([sys.executable, name], cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.timeout(240)
@@ -45,13 +52,21 @@ def test_the_readme_runs(tmp_path: Path) -> None:
         words = command.replace("~", str(tmp_path)).split()[1:]
         subprocess.run([sys.executable, "-m", "headrace.tools.cli", *words], cwd=tmp_path, check=True)
     scripts = _blocks("python")
-    assert len(scripts) == 2
+    assert len(scripts) == 3
     for number, script in enumerate(scripts):
-        (tmp_path / f"readme{number}.py").write_text(script)
-        script_command = [sys.executable, f"readme{number}.py"]
-        result = subprocess.run(script_command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
-        assert "Traceback" not in result.stderr
+        _run(script, f"readme{number}.py", tmp_path)
+
+
+@pytest.mark.timeout(120)
+def test_the_page_about_segmentation_runs(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name, shape, ending in (("photos", (80, 90, 3), "jpg"), ("masks", (80, 90), "png")):
+        (tmp_path / "street" / name).mkdir(parents=True)
+        for number in range(8):
+            picture = Image.fromarray(random.integers(0, 4, shape, np.uint8))
+            picture.save(tmp_path / "street" / name / f"{number}.{ending}")
+    (script,) = _blocks("python", "docs/segmentation.md")
+    _run(script, "street.py", tmp_path)
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -123,6 +123,60 @@ def test_what_is_passed_over_is_counted(tmp_path: Path) -> None:
     assert images.empty_files == ("cat/empty.jpg",)
 
 
+def test_lost_images_show_in_the_repr(tmp_path: Path) -> None:
+    image_folder(tmp_path, {"cat": 1})
+    (tmp_path / ".hidden").touch()
+    (tmp_path / "cat/notes.txt").write_bytes(b"x")
+    assert repr(ImageDatastore(tmp_path)) == "<ImageDatastore of 1 image, 1 class>"
+    (tmp_path / "cat/empty.jpg").touch()
+    assert repr(ImageDatastore(tmp_path)) == "<ImageDatastore of 1 image, 1 class; 1 empty or broken file passed over>"
+    (tmp_path / "cat/link.jpg").symlink_to("nowhere")
+    images = ImageDatastore(tmp_path)
+    assert repr(images).endswith("1 class; 2 empty or broken files passed over>")
+    assert images.skipped["empty file"] == 1
+
+
+def test_files_by_name_are_images_by_name_or_content(tmp_path: Path) -> None:
+    image_folder(tmp_path, {"": 1})
+    code, photo = tmp_path / "five.py", tmp_path / "photo.download"
+    code.write_text("import headrace\n")
+    photo.write_bytes(jpeg(3))
+    assert keys(ImageDatastore([photo, tmp_path / "000.jpg"])) == ["photo.download", "000.jpg"]
+    for location in (code, [photo, code]):
+        with pytest.raises(ConfigError, match=r"five.py is no image: it begins with b'import headr', and its name"):
+            ImageDatastore(location)
+    assert keys(ImageDatastore(code, file_extensions=["py"])) == ["five.py"], "whoever says so gets it"
+    (tmp_path / "empty.jpg").touch()
+    images = ImageDatastore([tmp_path / "000.jpg", tmp_path / "empty.jpg"])
+    assert (keys(images), images.empty_files) == (["000.jpg"], ("empty.jpg",))
+    with pytest.raises(MissingDataError, match="empty file: 1"):
+        ImageDatastore(tmp_path / "empty.jpg")
+
+
+def test_classes_that_are_given_keep_their_numbers(tmp_path: Path) -> None:
+    image_folder(tmp_path / "train", {"ant": 1, "bee": 1, "cow": 2})
+    image_folder(tmp_path / "validation", {"cow": 1, "ant": 1})
+    train = ImageDatastore(tmp_path / "train")
+    validation = ImageDatastore(tmp_path / "validation", classes=train.classes)
+    assert validation.classes == train.classes
+    assert [(validation.key(i)[:3], validation.labels[i]) for i in range(2)] == [("ant", 0), ("cow", 2)]
+    assert validation.count_each_label() == {"ant": 1, "bee": 0, "cow": 1}
+    assert validation.fingerprint != ImageDatastore(tmp_path / "validation").fingerprint
+    parts = [tmp_path / "validation/cow", tmp_path / "validation/ant"]
+    assert ImageDatastore(parts, classes=["cow", "bee", "ant"]).labels.tolist() == [0, 2]
+    with pytest.raises(ConfigError, match=r"folders that are no classes \(bee, cow\): there are ant;"):
+        ImageDatastore(tmp_path / "train", classes=["ant"])
+
+
+@pytest.mark.parametrize("classes", ["cat", [], ["cat", "cat"], ["cat", 3], [""], 7])
+def test_classes_that_are_no_list_of_names(tmp_path: Path, classes) -> None:
+    image_folder(tmp_path, {"cat": 1})
+    with pytest.raises(ConfigError, match="classes must be a list of different names"):
+        ImageDatastore(tmp_path, classes=classes)
+    with pytest.raises(ConfigError, match="label_source=None asks for none"):
+        ImageDatastore(tmp_path, classes=["cat"], label_source=None)
+
+
 def test_extensions_are_compared_without_case(tmp_path: Path) -> None:
     for name in ("a.JPG", "b.Jpeg", "c.tif", "d.jpg.bak", "e.v2.png"):
         (tmp_path / name).write_bytes(b"x")
