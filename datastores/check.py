@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DecodeError, DuplicateKeyError, MissingDataError, ShardError
+from .counts import show_count
 from .decode import decode, decode_mask
 from .index import ScannedShard, ShardEntry, scan_shard
 from .keys import key_digest
@@ -155,7 +156,7 @@ def _is_table_bad(source: ShardSource, found: ScannedShard, problems: list[Probl
         return False
     digest = found.entry().offsets_sha256
     if digest != entry.offsets_sha256:
-        stated = f"the index says {entry.samples} samples, the tar has {len(found.table)}"
+        stated = f"the index says {show_count(entry.samples, 'sample')}, the tar has {len(found.table)}"
         reason = (
             stated if entry.samples != len(found.table) else "its keys, fields or offsets are not those of the index"
         )

@@ -119,9 +119,8 @@ class Loader:
         )
         self.rank, self.world_size = rank, world_size
         if (self.data.shard_sizes < 0).any() or self.plan.num_samples != len(self.data):
-            raise ConfigError(
-                f"{self.data!r} has {len(self.data)} samples, but its shard_sizes add up to {self.plan.num_samples}"
-            )
+            samples = show_count(len(self.data), "sample")
+            raise ConfigError(f"{self.data!r} has {samples}, but its shard_sizes add up to {self.plan.num_samples}")
         self.prefetch = prefetch
         self._meter = Meter()
         self._tuner = Tuner(self._meter) if workers == "auto" else None
@@ -216,7 +215,8 @@ class Loader:
             )
         epoch, step = state["epoch"], state["step"]
         if type(epoch) is not int or type(step) is not int or not 0 <= epoch < 2**64 or not 0 <= step < len(self):
-            raise StateError(f"epoch {epoch!r}, step {step!r} lies outside of an epoch of {len(self)} steps")
+            steps = show_count(len(self), "step")
+            raise StateError(f"epoch {epoch!r}, step {step!r} lies outside of an epoch of {steps}")
         self._next, self._interrupted = _Position(epoch, step), False
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from .counts import show_count
 from .permute import derive_key, hash64, permute
 from .schema import IntArray
 
@@ -137,8 +138,9 @@ class Plan:
         if self.num_samples < 1:
             raise ConfigError("the dataset has no samples: there is nothing to plan")
         if self.last_batch == "drop" and self.batch_size > self.num_samples:
+            samples = show_count(self.num_samples, "sample")
             raise ConfigError(
-                f"batch_size {self.batch_size} is larger than the dataset ({self.num_samples} samples), and "
+                f"batch_size {self.batch_size} is larger than the dataset ({samples}), and "
                 'last_batch="drop" would leave nothing: use a smaller batch, or last_batch="keep" or "pad"'
             )
 
@@ -186,7 +188,7 @@ class Plan:
             ConfigError: step or rank is out of range.
         """
         if not 0 <= step < self.num_steps:
-            raise ConfigError(f"step {step} is outside of an epoch of {self.num_steps} steps")
+            raise ConfigError(f"step {step} is outside of an epoch of {show_count(self.num_steps, 'step')}")
         if not 0 <= rank < world_size <= self.batch_size:
             raise ConfigError(
                 f"rank {rank} of world size {world_size} cannot take rows of a batch of {self.batch_size}: "

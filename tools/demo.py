@@ -23,6 +23,7 @@ from ..datastores.storage import local_path
 from ..errors import ConfigError, DestinationError
 from ..train import Accuracy, FitResult, TrainConfig, evaluate, fit, weights_sha256
 from .contact_sheet import Column, contact_sheet
+from .progress import show_count
 
 __all__ = ["add_arguments", "run"]
 
@@ -51,24 +52,29 @@ def run(options: argparse.Namespace) -> int:
     training = AugmentedImageDatastore(_SIZE, ShardDatastore(out / "shards/train"), augment=augment, color="gray")
     held_out = AugmentedImageDatastore(_SIZE, ShardDatastore(out / "shards/test"), color="gray")
 
-    print(f"\ntraining on {len(training)} scans with {options.workers} background workers", file=sys.stderr)
+    print(f"\ntraining on {len(training)} scans with {_background(options.workers)}", file=sys.stderr)
     started = time.perf_counter()
     result = train(training, held_out, options.epochs, options.workers)
     seconds = time.perf_counter() - started
     accuracy = evaluate(result.model, held_out, metrics={"accuracy": Accuracy()})["accuracy"]
     sheet, curves = draw_sheet(training, out), draw_curves(result, out)
     others = 0 if options.workers else 2
-    print(f"\ntraining again, with {others} background workers", file=sys.stderr)
+    print(f"\ntraining again, with {_background(others)}", file=sys.stderr)
     again = train(training, held_out, options.epochs, others)
     first, second = weights_sha256(result.model), weights_sha256(again.model)
 
     print(f"held-out accuracy    {accuracy:.4f}  ({len(held_out)} scans that training never saw)")
     print(f"images per second    {result.report.images_per_second:.0f}  ({seconds:.1f} s for the first training run)")
     print(result.report)
-    print(f"weights, {options.workers} workers   sha256 {first}")
-    print(f"weights, {others} workers   sha256 {second}  {'the same' if first == second else 'DIFFERENT'}")
+    same = "the same" if first == second else "DIFFERENT"
+    print(f"weights, {show_count(options.workers, 'worker'):<9}   sha256 {first}")
+    print(f"weights, {show_count(others, 'worker'):<9}   sha256 {second}  {same}")
     print(f"pictures             {sheet}, {curves}")
     return 0 if first == second else 1
+
+
+def _background(workers: int) -> str:
+    return show_count(workers, "background worker")
 
 
 def _clear(out: Path) -> None:

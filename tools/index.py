@@ -77,8 +77,9 @@ def _merged(folder: str, old: "Index", new: "Index", *, force: bool) -> "Index":
         entries = tuple(replace(entry, sha256=entry.sha256 or known.sha256) for known, entry in pairs)
         return replace(new, entries=entries, classes=old.classes, class_samples=old.class_samples)
     if not force:
+        samples, shards = show_count(len(old), "sample"), show_count(len(old.entries), "shard")
         raise DestinationError(
-            f"{folder} has an index of other contents ({len(old):,} samples in {len(old.entries)} shards; the tars "
+            f"{folder} has an index of other contents ({samples} in {shards}; the tars "
             f"have {len(new):,} in {len(new.entries)}): replace it with --force"
         )
     return replace(new, classes=old.classes)

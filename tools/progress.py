@@ -75,7 +75,8 @@ class Progress:
         if self.total is not None:
             remaining = show_duration((self.total - self.done) / rate)
             left = f" of {self.total:,} ({100 * self.done / self.total:.0f} %), {remaining} left"
-        print(f"{self.label}: {self.done:,} {self.unit}{left}, {rate:,.0f} a second", file=sys.stderr, flush=True)
+        done = show_count(self.done, self.unit.removesuffix("s"))
+        print(f"{self.label}: {done}{left}, {rate:,.0f} a second", file=sys.stderr, flush=True)
         self._next_line = time.monotonic() + max(_FIRST_LINE_SECONDS, seconds / 10)  # some 40 lines in a day
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import MissingDataError
 from .cache import CACHE_VARIABLE
+from .progress import show_count
 
 if TYPE_CHECKING:
     from ..datastores import ImageDatastore, ShardDatastore
@@ -48,9 +49,9 @@ def open_images(location: str) -> "ImageDatastore | ShardDatastore":
         raise MissingDataError(f"{location} holds neither shards (*.tar) nor images: {error}") from error
     if tars:
         print(
-            f"headrace: {location} has no {INDEX_NAME} and holds {len(images)} images and {len(tars)} tars such as "
-            f"{tars[0]}: these are the images; name the shards '{location.rstrip('/')}/*.tar', or make an index with "
-            f"`headrace index {location}`",
+            f"headrace: {location} has no {INDEX_NAME} and holds {show_count(len(images), 'image')} and "
+            f"{show_count(len(tars), 'tar')} such as {tars[0]}: these are the images; name the shards "
+            f"'{location.rstrip('/')}/*.tar', or make an index with `headrace index {location}`",
             file=sys.stderr,
         )
     return images

@@ -168,7 +168,7 @@ def _name_labels(found: _Found, checks: "Sequence[ShardCheck]", index: "Index") 
     if index.class_samples and not found.problems:
         for (name, count), stated in zip(found.labels.items(), index.class_samples, strict=True):
             if count != stated:
-                reason = f"class {name!r} has {count} samples, the index says {stated}"
+                reason = f"class {name!r} has {show_count(count, 'sample')}, the index says {stated}"
                 found.problems.append(Problem("label", "all shards", reason))
 
 

@@ -349,7 +349,7 @@ def test_shapes_that_do_not_agree_name_the_sample() -> None:
         ({"prefetch": 0}, "prefetch at least 1"),
         ({"timeout": 0}, "timeout above 0"),
         ({"timeout": "5"}, "timeout above 0, got .* '5'"),
-        ({"on_error": "ignore"}, "on_error must be one of raise, substitute, skip, got 'ignore'"),
+        ({"on_error": "ignore"}, "on_error must be one of 'raise', 'substitute', 'skip', got 'ignore'"),
         ({"rank": 2, "world_size": 2}, "rank 2 of world size 2"),
         ({"data": []}, "no samples"),
         ({"data": iter([1])}, "needs __len__ and __getitem__"),

@@ -178,3 +178,26 @@ def test_steps_and_ranks_out_of_range() -> None:
         plan.batch(0, 0, rank=4, world_size=4)
     with pytest.raises(ConfigError, match="world size 5"):
         plan.batch(0, 0, rank=0, world_size=5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            {"shuffle": True},
+            "shuffle must be one of 'global', 'window', 'once', 'never', got True: 'global', the default",
+        ),
+        ({"shuffle": False}, "'never' is what False means"),
+        ({"shuffle": "yes"}, "shuffle must be one of 'global', 'window', 'once', 'never', got 'yes'$"),
+        ({"last_batch": True}, "last_batch must be one of 'drop', 'pad', 'keep', got True: 'drop', the default"),
+        ({"last_batch": "fill"}, "last_batch must be one of 'drop', 'pad', 'keep', got 'fill'$"),
+    ],
+)
+def test_choices_are_quoted_and_words_of_others_translated(setting, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Plan(shard_sizes=np.array([10]), batch_size=2, **setting)
+
+
+def test_one_is_one() -> None:
+    with pytest.raises(ConfigError, match=r"is larger than the dataset \(1 sample\)"):
+        Plan(shard_sizes=np.array([1]), batch_size=2)

@@ -48,7 +48,7 @@ def test_an_unknown_total(time: Time, capsys: pytest.CaptureFixture[str]) -> Non
     with Progress("headrace index", total=None, unit="shards") as progress:
         time.now += 20
         progress.advance()
-    assert capsys.readouterr().err == "headrace index: 1 shards, 0 a second\n"
+    assert capsys.readouterr().err == "headrace index: 1 shard, 0 a second\n"
 
 
 def test_lines_become_rare(time: Time, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def test_a_tar_among_images_is_named_and_left_out(images: Path, capsys: pytest.C
     assert isinstance(found, ImageDatastore)
     assert len(found) == 5
     said = capsys.readouterr().err
-    assert "holds 5 images and 1 tars such as backup.tar: these are the images" in said
+    assert "holds 5 images and 1 tar such as backup.tar: these are the images" in said
     shards = open_images(f"{images}/*.tar")
     assert isinstance(shards, ShardDatastore)
     assert f"'{images}/*.tar'" in said
