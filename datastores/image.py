@@ -265,7 +265,7 @@ def _check_classes(classes: Sequence[str], label_source: LabelSource) -> None:
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise ConfigError(f'classes must be a list of different names, such as ["cat", "dog"], got {shown(classes)}')
     if label_source is None:
-        raise ConfigError("classes are for labels, and label_source=None asks for none: leave one of them out")
+        raise ConfigError("classes are for labels, and label_source=None (--labels none) asks for none: leave one out")
 
 
 def _check_parts(parts: tuple[float, ...]) -> None:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _KEPT_OPTIONS = (
-    "shard_bytes", "shard_samples", "labels", "skip_bad", "keep_extensions", "path_column", "label_column", "fields",
-    "keys", "rekey", "shuffle", "stratify", "split_seed", "quality",
+    "shard_bytes", "shard_samples", "labels", "classes", "skip_bad", "keep_extensions", "path_column", "label_column",
+    "fields", "keys", "rekey", "shuffle", "stratify", "split_seed", "quality",
 )  # fmt: skip
 _FORMATS = {"jpeg": "JPEG", "png": "PNG", "webp": "WEBP"}
 _CHUNK = 16  # images of a task for another process

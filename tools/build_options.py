@@ -32,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a manifest's column, or as tars have them; none: leave them out",
     )
     parser.add_argument(
+        "--classes",
+        metavar="A,B,C|FILE",
+        help="class folders in the order of their numbers, no others; FILE has a name a line, or is the index.json of a "
+        "training set, whose numbers a validation set then gets",
+    )
+    parser.add_argument(
         "--skip-bad",
         action="store_true",
         help="leave out files that are no images, and list them in build.json (default: stop at the first)",

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 from ..errors import ConfigError, MissingDataError
+from .class_list import read_classes
 from .inputs import FolderInput, Input, ShardInput
 from .manifest import SUFFIXES, ManifestInput
 from .progress import Progress
@@ -92,7 +93,11 @@ def _open_folder(options: argparse.Namespace) -> Input:
 
     location = options.source[0]
     try:
-        images = ImageDatastore(location, label_source=None if options.labels == "none" else options.labels)
+        images = ImageDatastore(
+            location,
+            label_source=None if options.labels == "none" else options.labels,
+            classes=None if options.classes is None else read_classes(options.classes),
+        )
     except MissingDataError:
         storage, (folder,) = open_storage([location])
         if any(name.endswith(".tar") and not name.startswith(".") for name in storage.names(folder)):
@@ -121,6 +126,7 @@ def _check_options(source: Input, options: argparse.Namespace) -> None:
         ("path_column", ("manifest",)),
         ("label_column", ("manifest",)),
         ("keep_extensions", ("images", "manifest")),
+        ("classes", ("images",)),
     ):
         if getattr(options, name) and kind not in serves:
             flag = f"--{name.replace('_', '-')}"

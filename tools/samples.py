@@ -204,7 +204,9 @@ def _header(data: bytes, where: str) -> tuple[str, tuple[int, int]]:
     try:
         if codec_of(data) == "HEIF":
             load_heic_reader()
-        with Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS) as image:
+        Image.init()
+        formats = [name for name in _PILLOW_FORMATS if name in Image.OPEN]  # not everybody has AVIF and HEIF
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             return "JPEG" if image.format == "MPO" else str(image.format), image.size
     except Image.DecompressionBombError:
         return "", _UNKNOWN  # a large image is an image; whoever decodes it says whether it can

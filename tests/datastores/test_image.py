@@ -173,7 +173,7 @@ def test_classes_that_are_no_list_of_names(tmp_path: Path, classes) -> None:
     image_folder(tmp_path, {"cat": 1})
     with pytest.raises(ConfigError, match="classes must be a list of different names"):
         ImageDatastore(tmp_path, classes=classes)
-    with pytest.raises(ConfigError, match="label_source=None asks for none"):
+    with pytest.raises(ConfigError, match=r"label_source=None \(--labels none\) asks for none"):
         ImageDatastore(tmp_path, classes=["cat"], label_source=None)
 
 
