@@ -46,7 +46,9 @@ def prepare_start(start_method: StartMethod) -> Method:
     if start_method != "auto":
         method = start_method
     if method not in methods:
-        raise ConfigError(f"start_method {method!r} does not exist here: use auto, {' or '.join(methods)}")
+        raise ConfigError(
+            f"start_method must be one of {', '.join(map(repr, ['auto', *methods]))} here, got {method!r}"
+        )
     if method == "forkserver":
         multiprocessing.get_context("forkserver").set_forkserver_preload([worker_main.__module__])
         try:

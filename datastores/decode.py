@@ -376,7 +376,7 @@ def _complaint(data: bytes, error: Exception, where: str) -> str:
         cause = str(error) if isinstance(error, DecodeError) else f"{type(error).__name__}: {error}"
     return (
         f"{where} cannot be decoded: {cause} ({len(data)} bytes, beginning with {data[:12]!r}); "
-        "replace the file, or do without it: on_error of a Loader, --skip-bad of a command"
+        "replace the file, or do without it: on_error of a Loader, --skip-bad of headrace build, view and bench"
     )
 
 

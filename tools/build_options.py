@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classes",
         metavar="A,B,C|FILE",
-        help="class folders in the order of their numbers, no others; FILE has a name a line, or is the index.json of a "
-        "training set, whose numbers a validation set then gets",
+        help="class folders in the order of their numbers, no others; FILE has a name a line, or is the index.json of "
+        "a training set, whose numbers a validation set then gets",
     )
     parser.add_argument(
         "--skip-bad",
