@@ -98,7 +98,8 @@ class Loader:
         counts |= {"rank": rank, "world_size": world_size} | ({} if workers == "auto" else {"workers": workers})
         for name, value in counts.items():
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise ConfigError(f"{name} must be a whole number, got {value!r}")
+                auto = ' or "auto"' if name == "workers" else ""
+                raise ConfigError(f"{name} must be a whole number{auto}, got {value!r}")
         batch_size, seed = int(batch_size), int(seed)
         is_time = isinstance(timeout, (int, float)) and timeout > 0
         if (workers != "auto" and workers < 0) or prefetch < 1 or not is_time:
