@@ -8,14 +8,14 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ..errors import HeadraceError, ShardError
 from .cache import Cache, CacheItem, Fetched, MismatchError
 from .remote import RemoteStorage
-from .storage import Readable
+from .storage import ByteRange, Readable
 
 __all__ = ["CachedStorage"]
 
@@ -67,13 +67,25 @@ class CachedStorage:
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from byte ``offset``."""
-        if path in self.shards and offset + length <= self.origin.size(path):
-            item = self._item(path, self.shards[path])
-            data = self.cache.read(item, offset, length)
-            if data is not None:
-                return data
+        data = self._copied(path, offset, length)
+        return self.origin.read(path, offset, length) if data is None else data
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Read several ranges, those that are not in the cache at the same time."""
+        copied = [self._copied(*one) for one in ranges]
+        absent = [one for one, data in zip(ranges, copied, strict=True) if data is None]
+        found = iter(self.origin.read_many(absent))
+        return [next(found) if data is None else data for data in copied]
+
+    def _copied(self, path: str, offset: int, length: int) -> bytes | None:
+        """Return bytes of a shard from the cache, or None if it is not there; then it is wished for."""
+        if path not in self.shards or offset + length > self.origin.size(path):
+            return None
+        item = self._item(path, self.shards[path])
+        data = self.cache.read(item, offset, length)
+        if data is None:
             self._own_fetcher().want(item)
-        return self.origin.read(path, offset, length)
+        return data
 
     def open(self, path: str) -> Readable:
         """Return an object; an offset table comes out of the cache, and is put there first."""

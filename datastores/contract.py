@@ -52,6 +52,9 @@ class StorageContract:
         assert self.storage.size(path) == len(_DATA)
         for offset, length in ((0, 1), (250, 10), (0, len(_DATA)), (len(_DATA) - 1, 1), (5, 0), (len(_DATA), 0)):
             assert self.storage.read(path, offset, length) == _DATA[offset : offset + length], (offset, length)
+        ranges = [(path, 9, 3), (path, 0, 1), (path, 9, 3), (path, 700, 0)] * 20
+        assert self.storage.read_many(ranges) == [_DATA[start : start + length] for _, start, length in ranges]
+        assert self.storage.read_many([]) == []
         assert self.storage.open(path).read(7, 9) == _DATA[7:16]
         assert self.storage.open(path).size == len(_DATA)
 

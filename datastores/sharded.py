@@ -166,9 +166,12 @@ class ShardDatastore(ImageSource):
             ShardError: a shard was changed since it was indexed, or cannot be read.
         """
         images: dict[int, EncodedImage] = {}
-        for shard, places, rows in self._reader.by_shard(ids):
-            for place, row, spans in zip(places, rows, shard.table.spans_of(rows), strict=True):
-                images[place] = self._image(shard, row, spans)
+        for group in self._reader.groups(ids):
+            found = self._reader.read_many(
+                [(shard, self._image_spans(shard, row, spans)) for _, shard, row, spans in group]
+            )
+            for (place, shard, row, _), data in zip(group, found, strict=True):
+                images[place] = EncodedImage(data[0], self._label(shard, row, data[1]) if len(data) > 1 else None)
         return [images[place] for place in range(len(ids))]
 
     def labels_of(self, ids: IntArray) -> IntArray:
@@ -182,10 +185,10 @@ class ShardDatastore(ImageSource):
         if self._label_field is None:
             raise ConfigError(f"these shards have no labels: they have the fields {list(self.fields)}")
         labels = np.zeros(len(ids), np.int64)
-        for shard, places, rows in self._reader.by_shard(ids):
-            for place, row, spans in zip(places, rows, shard.table.spans_of(rows), strict=True):
-                data = self._reader.read(shard, [self._label_span(shard, row, spans)])[0]
-                labels[place] = self._label(shard, row, data)
+        for group in self._reader.groups(ids):
+            wanted = [(shard, [self._label_span(shard, row, spans)]) for _, shard, row, spans in group]
+            for (place, shard, row, _), data in zip(group, self._reader.read_many(wanted), strict=True):
+                labels[place] = self._label(shard, row, data[0])
         return labels
 
     def count_each_label(self) -> dict[str, int]:
@@ -206,12 +209,10 @@ class ShardDatastore(ImageSource):
             return {name: found.get(number, 0) for number, name in enumerate(self.classes)}
         return {str(number): count for number, count in sorted(found.items())}
 
-    def _image(self, shard: OpenShard, row: int, spans: list[Span | None]) -> EncodedImage:
+    def _image_spans(self, shard: OpenShard, row: int, spans: list[Span | None]) -> list[Span]:
+        """Return where the image lies, and the label if there are labels."""
         image = self._image_span(shard, row, spans)
-        if self._label_field is None:
-            return EncodedImage(self._reader.read(shard, [image])[0], None)
-        data, label = self._reader.read(shard, [image, self._label_span(shard, row, spans)])
-        return EncodedImage(data, self._label(shard, row, label))
+        return [image] if self._label_field is None else [image, self._label_span(shard, row, spans)]
 
     def _image_span(self, shard: OpenShard, row: int, spans: list[Span | None]) -> Span:
         for name in self._image_fields:

@@ -2,9 +2,10 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -109,13 +110,28 @@ class ShardReader:
         shards, rows = self.index.locate(np.array([as_index(index)], np.int64))
         return self.shard(int(shards[0])), int(rows[0])
 
-    def by_shard(self, ids: IntArray) -> Iterator[tuple[OpenShard, list[int], list[int]]]:
-        """Go through the shards of ``ids`` in stored order: (shard, positions in ``ids``, rows in the shard)."""
+    def groups(self, ids: IntArray) -> Iterator[list[tuple[int, OpenShard, int, list[Span | None]]]]:
+        """Go through samples in stored order, in groups that should be read at once.
+
+        A group ends with a shard: the first one, so that few are open, or a later one where several reads are worth
+        making at the same time.
+
+        Args:
+            ids: int64 (n,), of the samples.
+
+        Yields:
+            For each sample of a group: its position in ``ids``, its shard, its row there, and where its fields lie.
+        """
         order = np.argsort(ids, kind="stable")
         shards, rows = self.index.locate(ids[order])
         starts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist()] if len(order) else []
+        group: list[tuple[int, OpenShard, int, list[Span | None]]] = []
         for start, end in zip(starts, [*starts[1:], len(order)], strict=False):
-            yield self.shard(int(shards[start])), order[start:end].tolist(), rows[start:end].tolist()
+            shard, places, inside = self.shard(int(shards[start])), order[start:end].tolist(), rows[start:end].tolist()
+            group += zip(places, repeat(shard), inside, shard.table.spans_of(inside), strict=False)
+            if len(group) >= self.storage.concurrency or end == len(order):
+                yield group
+                group = []
 
     def read(self, shard: OpenShard, spans: list[Span]) -> list[bytes]:
         """Return the bytes of some spans of a shard; those that lie close together are read at once.
@@ -123,14 +139,33 @@ class ShardReader:
         Raises:
             ShardError: the shard was replaced since it was opened, or cannot be read.
         """
+        pieces = self._pieces(shard, spans)
+        return _cut([self.storage.read(shard.path, offset, length) for offset, length in pieces], pieces, spans)
+
+    def read_many(self, wanted: Sequence[tuple[OpenShard, list[Span]]]) -> list[list[bytes]]:
+        """Return the bytes of some spans of several samples, read at the same time where that is worth it.
+
+        Raises:
+            ShardError: as ``read``.
+        """
+        if self.storage.concurrency == 1:
+            return [self.read(shard, spans) for shard, spans in wanted]
+        pieces = [self._pieces(shard, spans) for shard, spans in wanted]
+        ranges = [(shard.path, *piece) for (shard, _), some in zip(wanted, pieces, strict=True) for piece in some]
+        data = iter(self.storage.read_many(ranges))
+        return [
+            _cut(list(islice(data, len(some))), some, spans) for some, (_, spans) in zip(pieces, wanted, strict=True)
+        ]
+
+    def _pieces(self, shard: OpenShard, spans: list[Span]) -> list[Span]:
+        """Return what is read for these spans: one piece where the gaps are cheaper to read than to skip."""
         found = self.storage.identity(shard.path)
         if found != shard.identity:
             raise _replaced(shard.path, shard.identity, found)
         start, end = _extent(spans)
         if end - start > sum(map(itemgetter(1), spans)) + _MAX_GAP * (len(spans) - 1):
-            return [self.storage.read(shard.path, offset, length) for offset, length in spans]
-        data = self.storage.read(shard.path, start, end - start)
-        return [data[offset - start : offset - start + length] for offset, length in spans]
+            return spans
+        return [(start, end - start)]
 
     def key(self, index: int) -> str:
         """Return the key of sample ``index``."""
@@ -186,6 +221,14 @@ class ShardReader:
                 found = sha256_of(self.storage.open(shard.path))
                 if found != entry.sha256:
                     raise _unfit(shard.path, "SHA-256", entry.sha256, found)
+
+
+def _cut(data: list[bytes], pieces: list[Span], spans: list[Span]) -> list[bytes]:
+    """Return the bytes of each span, out of pieces that are the spans or one around all of them."""
+    if pieces is spans:
+        return data
+    start = pieces[0][0]
+    return [data[0][offset - start : offset - start + length] for offset, length in spans]
 
 
 def _checksums(catalog: Catalog) -> tuple[dict[str, str | None], dict[str, str | None]]:

@@ -19,6 +19,7 @@ from .filelock import FileLock
 
 __all__ = [
     "MAX_FILE_BYTES",
+    "ByteRange",
     "LocalStorage",
     "Location",
     "Readable",
@@ -35,6 +36,9 @@ __all__ = [
 
 #: One location, or several whose samples follow one another.
 Location: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+
+#: Path, offset and length in bytes.
+ByteRange: TypeAlias = tuple[str, int, int]
 
 #: The largest file that is read as one sample: more than any image has, less than a disk image or a sparse file.
 MAX_FILE_BYTES = 1 << 30
@@ -100,6 +104,9 @@ class Storage(Protocol):
             MissingDataError: there is no such file.
             ShardError: it ends before, or cannot be read.
         """
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Read several ranges, at the same time where that is worth it; see ``read``."""
 
     def open(self, path: str) -> Readable:
         """Return a file, open as long as what is returned is kept.
@@ -252,6 +259,10 @@ class LocalStorage:
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from byte ``offset``."""
         return self._file(path).read(offset, length)
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Read several ranges."""
+        return [self.read(path, offset, length) for path, offset, length in ranges]
 
     def open(self, path: str) -> Readable:
         """Return a file, open as long as what is returned is kept."""

@@ -78,8 +78,11 @@ def web_server(folder: Path, manners: Manners | None = None) -> Iterator[WebServ
 
         do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128  # its own 5 lose connections, each for a second
+        daemon_threads = True
+
+    server = Server(("127.0.0.1", 0), Handler)
     site.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
