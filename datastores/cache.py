@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -233,14 +233,10 @@ class Cache:
             OSError: the disk is full, or cannot be written.
             Exception: what ``read`` raises.
         """
-        part = FileLock.acquire(self.folder / f"{item.name}.{item.stored_bytes}.part")
-        if part is None:
-            return Fetched.BUSY
+        part = self._begin(item)
+        if isinstance(part, Fetched):
+            return part
         try:
-            if self.has(item):
-                return Fetched.STORED
-            if not self._make_room(item, part.path):
-                return Fetched.NO_ROOM
             _download(item, part.descriptor, read)
             os.fsync(part.descriptor)
             part.path.replace(self.path(item))
@@ -249,25 +245,45 @@ class Cache:
             part.remove()  # nothing to remove if it was renamed
         return Fetched.STORED
 
-    def _make_room(self, item: CacheItem, own: Path) -> bool:
-        """Remove what was not used for the longest time until an object fits; return whether it does."""
+    def _begin(self, item: CacheItem) -> "FileLock | Fetched":
+        """Return the locked file that an object is fetched into, room having been made for it, or why there is none."""
+        with self._locked():
+            part = FileLock.acquire(self.folder / f"{item.name}.{item.stored_bytes}.part")
+            if part is None:
+                return Fetched.BUSY
+            try:
+                outcome = Fetched.STORED if self.has(item) else self._make_room(item, part.path)
+            except BaseException:
+                part.remove()
+                raise
+            if outcome is not None:
+                part.remove()
+        return outcome or part
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the folder: parts begin, and are looked for, one process at a time."""
         lock = FileLock.acquire(self.folder / _LOCK, wait=True)
         assert lock is not None  # noqa: S101 - it was waited for
         try:
-            on_their_way, orphans = self._parts(own)
-            entries = sorted([*self._files(), *orphans], key=lambda entry: entry.used)
-            needed = item.stored_bytes + on_their_way
-            held = sum(entry.size for entry in entries)
-            limit = self._limit(held)
-            if needed > limit:
-                return False
-            for entry in entries:
-                if needed + held <= limit:
-                    break
-                held -= _drop(entry)
+            yield
         finally:
             lock.release()
-        return True
+
+    def _make_room(self, item: CacheItem, own: Path) -> Fetched | None:
+        """Remove what was not used for the longest time until an object fits; return ``NO_ROOM`` if it cannot."""
+        on_their_way, orphans = self._parts(own)
+        entries = sorted([*self._files(), *orphans], key=lambda entry: entry.used)
+        needed = item.stored_bytes + on_their_way
+        held = sum(entry.size for entry in entries)
+        limit = self._limit(held)
+        if needed > limit:
+            return Fetched.NO_ROOM
+        for entry in entries:
+            if needed + held <= limit:
+                break
+            held -= _drop(entry)
+        return None
 
     def _limit(self, held: int) -> int:
         if self.limit is not None:
@@ -318,9 +334,10 @@ class Cache:
             ShardError, MissingDataError: they cannot be removed.
         """
         try:
-            found = [*self._files(), *self._parts()[1]]
-            for entry in found:
-                _drop(entry)
+            with self._locked():
+                found = [*self._files(), *self._parts()[1]]
+                for entry in found:
+                    _drop(entry)
         except OSError as error:
             raise os_failure(error, f"clearing the cache {self.folder}") from error
         return len(found), sum(entry.size for entry in found)

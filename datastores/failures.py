@@ -28,6 +28,7 @@ _BROKEN = {
     ("aiohttp", "ClientConnectionError"),
     ("aiohttp", "ClientPayloadError"),
     ("botocore", "HTTPClientError"),
+    ("botocore", "ConnectionError"),
     ("botocore", "IncompleteReadError"),
     ("requests", "ConnectionError"),
     ("requests", "Timeout"),

@@ -22,7 +22,7 @@ from headrace.datastores.cache import Cache, CacheItem, Fetched, MismatchError
 from headrace.errors import ConfigError, ShardError
 from headrace.tools.cli import main
 
-QUICK = Retry(attempts=4, timeout=1.0, pause=0.01, longest_pause=0.05)
+QUICK = Retry(attempts=12, timeout=5.0, pause=0.01, longest_pause=0.05)
 MEBIBYTE = 1 << 20
 
 
@@ -120,6 +120,13 @@ def test_two_fetch_one_object_once(cache: Cache) -> None:
     assert cache.fetch(item_of(data), slow) is Fetched.STORED
     assert asked == [0]
     assert cache.read(item_of(data), 0, MEBIBYTE) == data
+
+
+def test_many_fetch_at_a_time_and_nobody_is_turned_away(cache: Cache) -> None:
+    items = [item_of(b"%d" % number, url=f"s3://b/{number}") for number in range(200)]
+    with ThreadPoolExecutor(16) as pool:
+        done = list(pool.map(cache.fetch, items, [source(b"%d" % number) for number in range(200)]))
+    assert set(done) == {Fetched.STORED}
 
 
 def test_what_is_on_its_way_counts(cache: Cache) -> None:

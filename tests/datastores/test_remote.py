@@ -4,24 +4,29 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import aiohttp
 import boto3
+import botocore.exceptions
 import pytest
 from archives import jpeg, tar_bytes, write_shards
 from servers import Bucket, Fault, Manners, fault_proxy, web_server
 
 from headrace.augment import ImageAugmenter
 from headrace.datastores import AugmentedImageDatastore, ImageDatastore, Loader, Retry, ShardDatastore
+from headrace.datastores.failures import failure_of
 from headrace.datastores.http import links_in
 from headrace.datastores.places import open_storage
 from headrace.datastores.remote import RemoteOptions, RemoteStorage
 from headrace.errors import ConfigError, HeadraceError, MissingDataError, ShardError
 from headrace.tools.cli import main
 
-QUICK = Retry(attempts=4, timeout=1.0, pause=0.01, longest_pause=0.05)
+QUICK = Retry(attempts=4, timeout=5.0, pause=0.01, longest_pause=0.05)
+PATIENT = Retry(attempts=12, timeout=5.0, pause=0.01, longest_pause=0.05)
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +124,11 @@ def test_headers_are_hopped_over_and_payloads_are_not_read(tmp_path: Path) -> No
 FAULTS = ["503", "429", "cut", "reset", "hang", "refuse"]
 
 
+def client_error(status: int, code: str) -> botocore.exceptions.ClientError:
+    answer = {"Error": {"Code": code, "Message": "word"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return botocore.exceptions.ClientError(answer, "GetObject")
+
+
 def nth(fault: Fault, every: int) -> Callable[[int, str], Fault]:
     return lambda number, line: fault if number % every == 0 else ""
 
@@ -126,7 +136,7 @@ def nth(fault: Fault, every: int) -> Callable[[int, str], Fault]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", ["with", "without"])
 def test_every_fault_at_every_stage_changes_no_bit(shards: Path, kind: str, fault: Fault) -> None:
-    every, retry = (7 if fault == "hang" else 3), Retry(attempts=4, timeout=0.3, pause=0.01, longest_pause=0.02)
+    every, retry = (7 if fault == "hang" else 3), Retry(attempts=12, timeout=0.3, pause=0.01, longest_pause=0.02)
     with web_server(shards) as site, fault_proxy(site.port, nth(fault, every)) as proxy:
         remote = ShardDatastore(f"{proxy.url}/{kind}", retry=retry, cache_bytes=0)
         assert digest(remote) == digest(ShardDatastore(str(shards / kind)))
@@ -138,7 +148,7 @@ def test_faults_of_a_bucket_change_no_bit(shards: Path, bucket: Bucket, fault: F
     upload(bucket, shards / "with", f"{shards.name}/with")
     with fault_proxy(bucket.port, nth(fault, 3)) as proxy:
         place, options = f"s3://{bucket.name}/{shards.name}/with", bucket.options(proxy.port)
-        remote = ShardDatastore(place, storage_options=options, retry=QUICK, cache_bytes=0)
+        remote = ShardDatastore(place, storage_options=options, retry=PATIENT, cache_bytes=0)
         assert digest(remote) == digest(ShardDatastore(str(shards / "with")))
         assert len(proxy.spoiled) >= 3
 
@@ -302,6 +312,40 @@ def test_locations_that_cannot_work(locations: list[str], says: str) -> None:
 def test_images_one_by_one_are_read_from_disks_only() -> None:
     with pytest.raises(ConfigError, match="is not local"):
         ImageDatastore("s3://bucket/images")
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "says"),
+    [
+        (botocore.exceptions.EndpointConnectionError(endpoint_url="https://me:word@h"), True, "connection broke"),
+        (botocore.exceptions.ConnectTimeoutError(endpoint_url="https://h?word"), True, "connection broke"),
+        (botocore.exceptions.ReadTimeoutError(endpoint_url="https://h?word"), True, "connection broke"),
+        (botocore.exceptions.ConnectionClosedError(endpoint_url="https://h?word"), True, "connection broke"),
+        (botocore.exceptions.IncompleteReadError(actual_bytes=1, expected_bytes=2), True, "connection broke"),
+        (botocore.exceptions.SSLError(endpoint_url="https://h?word", error="word"), False, "certificate"),
+        (botocore.exceptions.NoCredentialsError(), False, "set AWS_ACCESS_KEY_ID"),
+        (botocore.exceptions.ProfileNotFound(profile="word"), False, "set AWS_ACCESS_KEY_ID"),
+        (aiohttp.ServerDisconnectedError(), True, "connection broke"),
+        (aiohttp.ClientPayloadError("word"), True, "connection broke"),
+        (ConnectionResetError("word"), True, "connection broke"),
+        (TimeoutError("word"), True, "no answer in time"),
+        (FileNotFoundError("word"), False, "it is not there"),
+        (PermissionError("word"), False, "refused"),
+        (client_error(503, "SlowDown"), True, "cannot answer now"),
+        (client_error(400, "RequestTimeout"), True, "cannot answer now"),
+        (client_error(404, "NoSuchKey"), False, "it is not there"),
+        (client_error(403, "AccessDenied"), False, "refused, or it is not there"),
+        (client_error(403, "SignatureDoesNotMatch"), False, "access was refused"),
+        (client_error(400, "ExpiredToken"), False, r"it failed \(ClientError, ExpiredToken, status 400\)"),
+        (client_error(412, "PreconditionFailed"), False, "replaced"),
+        (ValueError("word"), False, r"it failed \(ValueError\)"),
+    ],
+)
+def test_what_errors_of_libraries_mean(error: Exception, again: bool, says: str) -> None:
+    failure = failure_of(error, "s3")
+    assert failure.again is again
+    assert re.search(says, failure.reason)
+    assert "word" not in failure.reason
 
 
 def test_retry_refuses_what_cannot_work() -> None:
