@@ -29,9 +29,11 @@ _COMMANDS = {
     "index": "make an index for shards that have none",
     "inspect": "say what is in a set of shards",
     "verify": "check that a set of shards is whole, and name everything that is not",
+    "export": "write shards back to files, in folders of their classes",
     "view": "draw a contact sheet: originals above what a model would see of them",
     "bench": "measure how fast a dataset loads here, and say what limits it",
     "cache": "show or remove the local copies of remote shards",
+    "doctor": "say what is installed and usable here, and what would make training faster",
     "demo": "the whole main job on real images: shards, background workers, a trained model",
 }
 

@@ -5,7 +5,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingDataError
+from ..errors import DecodeError, MissingDataError
+from .parallel import parse_workers
 from .progress import show_bytes
 
 if TYPE_CHECKING:
@@ -21,7 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("location", metavar="URL", nargs="+", help="folder, tar or pattern of shards")
     parser.add_argument("--sample", metavar="N|KEY", help="show one sample, by number or by key")
     parser.add_argument("--checksums", action="store_true", help="compare every byte with the index first")
+    parser.add_argument(
+        "--deep", action="store_true", help="read the header of every image: formats, sizes, how well classes are mixed"
+    )
+    parser.add_argument(
+        "--workers", type=parse_workers, metavar="N", help="processes of --deep (default: one for each core)"
+    )
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,6 +40,10 @@ def run(options: argparse.Namespace) -> int:
     if options.checksums:
         shards.verify()
     answer = _describe(shards) if options.sample is None else _describe_sample(shards, options.sample)
+    if options.deep and options.sample is None:
+        from .survey import survey
+
+        answer |= survey(shards, options.workers, quiet=options.quiet)
     if options.json:
         print(json.dumps(answer, indent=1))
     else:
@@ -74,8 +86,25 @@ def _describe_sample(shards: "ShardReader", wanted: str) -> dict[str, Any]:
         "shard": shard.path,
         "place": shards.locate(number).rpartition(", ")[2],
         "fields": {name: len(data) for name, data in fields.items()},
+        "images": _describe_images(fields, shards.locate(number)),
         "text": {name: data.decode() for name, data in fields.items() if len(data) <= 200 and _is_text(data)},
     }
+
+
+def _describe_images(fields: dict[str, bytes], where: str) -> dict[str, str]:
+    """Return field -> format and size of each image, as its header states them."""
+    from ..datastores.check import is_image_field
+    from .samples import read_header
+
+    found = {}
+    for name, data in fields.items():
+        if is_image_field(name):
+            try:
+                kind, (width, height) = read_header(data, where)
+                found[name] = f"{kind} {width} x {height}" if kind else "too large to say"
+            except DecodeError as error:
+                found[name] = str(error).removeprefix(f"{where} ")
+    return found
 
 
 def _is_text(data: bytes) -> bool:

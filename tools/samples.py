@@ -17,7 +17,7 @@ from ..errors import DecodeError, HeadraceError, ShardError
 if TYPE_CHECKING:
     from ..datastores.storage import Storage
 
-__all__ = ["FilePart", "Item", "Made", "Recipe", "Task", "make"]
+__all__ = ["FilePart", "Item", "Made", "Recipe", "Task", "make", "read_header"]
 
 _PILLOW_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "PPM", "TIFF", "AVIF", "HEIF")
 _UNKNOWN = (0, 0)
@@ -88,7 +88,7 @@ class Recipe:
         Raises:
             DecodeError: it cannot be read.
         """
-        kind, size = _header(data, where)
+        kind, size = read_header(data, where)
         wanted = self.format or kind
         if size != _UNKNOWN and kind == wanted and self._fitted(size) == size:
             return field, data
@@ -166,7 +166,7 @@ def _make(item: Item, storage: "Storage", recipe: Recipe) -> Made:
                     before, (name, data) = name, recipe.apply(name, data, item.where)
                     _refuse_second(name, before, item)
                 elif item.is_checked:
-                    _header(data, item.where)
+                    read_header(data, item.where)
                 image_bytes = len(data)
             fields[name] = data
     except HeadraceError as error:
@@ -195,8 +195,16 @@ def _refuse_huge(what: str, size: int) -> None:
         raise ShardError(f"{what} has {size} bytes: one sample may have {MAX_FILE_BYTES}, so leave it out")
 
 
-def _header(data: bytes, where: str) -> tuple[str, tuple[int, int]]:
-    """Read an image's header; no pixel is decoded. Return Pillow's name of its format, and its size as shown."""
+def read_header(data: bytes, where: str) -> tuple[str, tuple[int, int]]:
+    """Read an image's header; no pixel is decoded.
+
+    Returns:
+        Pillow's name of its format and its (width, height) as stored; "" and (0, 0) of an image that is so large that
+        Pillow does not say.
+
+    Raises:
+        DecodeError: it is no image.
+    """
     from PIL import Image
 
     from ..datastores.heif import codec_of, load_heic_reader

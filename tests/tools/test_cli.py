@@ -28,6 +28,8 @@ def headrace(*arguments: object, **options: object) -> subprocess.CompletedProce
         ["index", "-h"],
         ["inspect", "-h"],
         ["verify", "-h"],
+        ["export", "-h"],
+        ["doctor", "-h"],
         ["view", "-h"],
     ],
 )
@@ -44,14 +46,15 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert result.stdout.startswith(f"headrace {__version__}" if arguments == ["--version"] else "usage: headrace")
 
 
-@pytest.mark.parametrize("command", ["build", "index", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["build", "index", "inspect", "verify", "export"])
 def test_commands_do_their_work_without_torch(command: str, tmp_path: Path) -> None:
     write_shards(tmp_path / "set")
     (tmp_path / "images").mkdir()
     arguments = {
         "build": [str(_images(tmp_path / "images")), str(tmp_path / "out")],
         "index": [str(tmp_path / "set")],
-        "inspect": [str(tmp_path / "set"), "--sample", "0"],
+        "inspect": [str(tmp_path / "set"), "--deep"],
+        "export": [str(tmp_path / "set"), str(tmp_path / "files")],
         "verify": [str(tmp_path / "set"), "--deep"],
     }[command]
     code = (
@@ -145,13 +148,13 @@ def test_no_memory_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["~no-such-user-here", "loop", "x" * 300, "loop/below"])
-@pytest.mark.parametrize("command", ["build", "inspect", "verify", "index", "view", "bench"])
+@pytest.mark.parametrize("command", ["build", "inspect", "verify", "export", "index", "view", "bench"])
 def test_paths_that_nothing_can_lie_at_are_one_line(
     tmp_path: Path, command: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
-    words = {"build": [name, "out"], "view": [name, "-o", "x.png"]}.get(command, [name])
+    words = {"build": [name, "out"], "export": [name, "out"], "view": [name, "-o", "x.png"]}.get(command, [name])
     assert main([command, *words]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"headrace {command}: ")

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from archives import jpeg, tar_bytes, write_shards
+from pictures import encode, photo
 
 from headrace.datastores.sharded import ShardDatastore
+from headrace.datastores.write import ShardWriter
 from headrace.tools.cli import main
 
 
@@ -54,6 +56,7 @@ def test_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str)
         "shard": f"{tmp_path}/shard-000001.tar",
         "place": f"bytes {start - 1024} to {start + len(jpeg(4))}",
         "fields": {"cls": 1, "jpg": len(jpeg(4))},
+        "images": {"jpg": "JPEG 36 x 28"},
         "text": {"cls": "1"},
     }
     assert main(["inspect", str(tmp_path), "--sample", name]) == 0
@@ -68,8 +71,6 @@ def test_a_sample_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_many_classes_are_cut_short_for_people_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from headrace.datastores.write import ShardWriter
-
     with ShardWriter(tmp_path, classes=[f"class{n}" for n in range(100)]) as writer:
         writer.write("a", {"jpg": b"1", "cls": b"99"})
     assert len(inspect_json(capsys, tmp_path)["classes"]) == 100
@@ -87,3 +88,35 @@ def test_checksums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tmp_path)]) == 0
     assert main(["inspect", str(tmp_path), "--checksums"]) == 1
     assert "shard-000000.tar does not fit its index" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_images_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: int) -> None:
+    large = encode(photo(40, 200), "JPEG")
+    padded = large[:2] + 5 * (b"\xff\xe2\xff\xff" + bytes(65533)) + large[2:]  # its header is longer than what is read
+    with ShardWriter(tmp_path, shard_samples=3) as writer:
+        for number, data in enumerate((jpeg(0), padded, encode(photo(64, 64)), b"<html>")):
+            writer.write(str(number), {"png": data, "cls": b"%d" % (number // 2), "seg.png": encode(photo(9, 9))})
+        writer.write("text", {"txt": b"no image"})
+    found = inspect_json(capsys, tmp_path, "--deep", "--workers", workers)
+    assert found["formats"] == {"JPEG": 2, "PNG": 1}
+    assert found["short_side"] == {"below 32": 1, "32-63": 1, "64-127": 1}
+    assert found["width"] == {"smallest": 32, "median": 64, "largest": 200}
+    assert found["height"] == {"smallest": 24, "median": 40, "largest": 64}
+    assert found["unreadable"] == 1
+    assert found["class_mixing"] == {"same_neighbours": 0.667, "if_shuffled": 0.333}
+    assert main(["inspect", str(tmp_path), "--deep", "--quiet"]) == 0
+    assert "short side     below 32: 1, 32-63: 1, 64-127: 1\n" in capsys.readouterr().out
+
+
+def test_a_set_without_images_or_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_bytes({"x.txt": b"1", "y.cls": b"cat"}))
+    found = inspect_json(capsys, tmp_path, "--deep", "--workers", 0)
+    assert found["formats"] == {}
+    assert not {"short_side", "class_mixing", "unreadable"} & set(found)
+
+
+def test_a_sample_that_is_no_image_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_bytes({"x.jpg": b"<html>"}))
+    found = inspect_json(capsys, tmp_path, "--sample", "x")
+    assert found["images"]["jpg"].startswith("is no image that can be read")
