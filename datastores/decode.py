@@ -6,15 +6,19 @@
 | AVIF; HEIC | read where Pillow has it; with the extra ``heic`` |
 | several frames or pages | the first; of HEIC the one that it names as its primary image |
 | EXIF orientation 2 .. 8 | applied; other values are ignored. Only EXIF counts (all pieces of a block), XMP does not |
+| EXIF of a PNG | the chunk, else the text "Raw profile type exif", which ImageMagick writes |
 | TIFF and HEIC orientation | always applied |
 | transparency: an alpha channel, transparent palette entries or colours | composited on white |
-| 16 bits per channel | the upper 8 bits, so 65535 becomes 255 |
+| 12 or 16 bits per channel | the upper 8 bits, so 4095 or 65535 becomes 255 |
+| PPM whose white is not 255 | scaled to 255; colors are rounded, gray of more than 8 bits is cut to its upper 8 |
+| gray TIFF that says that 0 is white | inverted |
 | palette, 1 bit | expanded |
 | CMYK and YCCK | converted by Pillow's plain formula; JPEGs are taken as inverted, as Adobe writes them |
 | ICC profiles | ignored |
-| 32-bit integers and floats | an error: nothing says which value is white |
+| signed numbers, 32-bit integers and floats | an error: nothing says which value is white |
 | truncated or damaged data | an error, also where a part could be read |
-| more pixels than ``max_pixels`` | an error, found in the header before anything is decoded |
+| the same, but all pixels are there | read: the last bytes of a PNG or GIF hold no pixels, and may be missing |
+| more pixels than ``max_pixels`` | an error, found in the header before anything is decoded; a TIFF's tiles count too |
 | the same, read at a half, a quarter or an eighth | the size it is read at counts |
 | a JPEG whose scans go over more than 2**32 pixels in sum | an error: such files keep a decoder busy for minutes |
 
@@ -23,9 +27,11 @@ A label map has rules of its own (``decode_mask``), since its values are names a
 | found | rule |
 |---|---|
 | PNG, TIFF, BMP, GIF | read; all else is an error, since it may hold other values than were stored |
+| TIFF compressed as JPEG, WebP, or in other ways that lose something | an error |
 | palette | the indices; colors and transparency are ignored |
 | gray of 2, 4 or 8 bits | the stored values, so 0 .. 3, 0 .. 15 or 0 .. 255; 1 bit: 0 and 1 |
-| gray of 16 or 32 bits | all bits, as int32 |
+| gray of 12, 16 or 32 bits, or signed | all bits, as int32; values of 2**31 and more are an error |
+| gray TIFF that says that 0 is white | the stored values all the same |
 | colors, an alpha channel, floats | an error |
 | orientation, frames, limits, damaged data | as for images |
 
@@ -33,6 +39,8 @@ JPEGs of the usual kinds are decoded by simplejpeg where it is installed (extra 
 libjpeg-turbo with the accurate DCT and smooth chroma upsampling, and their results are equal bit for bit, also where a
 JPEG is read at a half, a quarter or an eighth of its size: the smaller image is made from the lower frequencies of each
 block, which saves most of the work but for reading the bits (``Decoder.reductions``).
+
+Warnings about odd files are kept from the user (``headrace.datastores.quiet``), but for what libtiff writes to stderr.
 """
 
 import io
@@ -41,7 +49,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,18 +57,13 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from ..errors import ConfigError, DecodeError
-from .exif import orientation_of
+from .exif import block_of, orientation_of
 from .headers import JpegHeader, jpeg_header, kind_of, scans_of, webp_size
 from .heif import codec_of, load_heic_reader
+from .modes import Color, Pixels, convert, labels, loaded
 from .quiet import QUIET
 
 __all__ = ["MAX_PIXELS", "OWN_BYTES", "Color", "Decoder", "Pixels", "convert", "decode", "decode_mask"]
-
-Pixels: TypeAlias = NDArray[np.uint8]
-
-#: "rgb": 3 channels, gray repeated. "gray": 1 channel, by Pillow's luma (ITU-R 601: 0.299 R + 0.587 G + 0.114 B).
-#: "keep": 1 channel for gray files, 3 for all others.
-Color: TypeAlias = Literal["rgb", "gray", "keep"]
 
 #: Default limit of width * height: above what a 100-megapixel camera makes; 400 MB as RGB.
 MAX_PIXELS = 2**27
@@ -120,7 +123,7 @@ def decode_mask(
         max_pixels: largest width * height that is decoded.
 
     Returns:
-        (H, W), writable and C-contiguous: uint8, or int32 where more than 8 bits are stored.
+        (H, W), writable and C-contiguous: uint8, or int32 where more than 8 bits or a sign are stored.
 
     Raises:
         DecodeError: the bytes are no label map that can be read, whatever the reason.
@@ -135,7 +138,7 @@ def decode_mask(
     """
     try:
         with _loaded(data, max_pixels) as image:
-            values, exif = _labels(image, data), _exif(image)
+            values, exif = labels(image, data), block_of(image.info)
     except Exception as error:  # Pillow's readers raise nearly every type there is
         raise DecodeError(_complaint(data, error, where)) from error
     turned = _TURNS[orientation_of(exif)](values[:, :, np.newaxis]) if apply_orientation else values[:, :, np.newaxis]
@@ -240,7 +243,7 @@ class Decoder(threading.local):
     def _any(self, data: bytes, reduced: int = 1) -> tuple[Pixels, bytes]:
         opened = _loaded(data, self.max_pixels) if reduced == 1 else _loaded_reduced(data, self.max_pixels, reduced)
         with opened as image:
-            return convert(image, self.color), _exif(image)
+            return convert(image, self.color), block_of(image.info)
 
     def _room(self, size: int) -> Pixels | None:
         if not OWN_BYTES < size <= _KEPT_BYTES:
@@ -248,56 +251,6 @@ class Decoder(threading.local):
         if size > self._scratch.size:
             self._scratch = np.empty(size, np.uint8)
         return self._scratch[:size]
-
-
-def convert(image: Image.Image, color: Color) -> Pixels:
-    """Return the pixels of a loaded Pillow image in the wanted channels, by the same rules as ``decode``.
-
-    Args:
-        image: of any mode that has a rule.
-        color: which channels are wanted.
-
-    Returns:
-        uint8 (H, W, C), C-contiguous, maybe read-only.
-
-    Raises:
-        DecodeError: its mode has no rule.
-    """
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
-        image = _upper_bits(image)
-    elif image.mode in ("I", "F"):
-        raise DecodeError(f"its pixels are 32-bit numbers (Pillow mode {image.mode!r}): nothing says which are white")
-    is_gray = image.mode in ("1", "L", "LA", "La")
-    if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image.convert("RGBA"))
-    if image.mode not in ("1", "L", "RGB"):
-        image = image.convert("RGB")
-    mode = "L" if color == "gray" or (color == "keep" and is_gray) else "RGB"
-    pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-    return pixels if mode == "RGB" else pixels[:, :, np.newaxis]
-
-
-def _labels(image: Image.Image, data: bytes) -> NDArray[Any]:
-    if image.format not in ("PNG", "TIFF", "BMP", "GIF"):
-        raise DecodeError(f"it is a {image.format} file, which need not keep label values: store label maps as PNG")
-    values = np.asarray(image)
-    if image.mode in ("1", "P", "L"):
-        bits = data[24] if image.format == "PNG" else getattr(image, "tag_v2", {}).get(_BITS_TAG, (8,))[0]
-        stretched = 255 // (2**bits - 1) if image.mode == "L" and bits in (2, 4) else 1  # Pillow makes white of 3 or 15
-        return values.astype(np.uint8) // np.uint8(stretched)
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        return values.astype(np.int32)
-    raise DecodeError(f"its pixels (Pillow mode {image.mode!r}) are no labels: a label map is gray or has a palette")
-
-
-def _upper_bits(image: Image.Image) -> Image.Image:
-    values = np.asarray(image)
-    upper = (values >> 8).astype(np.uint8)
-    transparent = image.info.get("transparency")
-    if transparent is not None:
-        upper[values == transparent] = 255
-    return Image.fromarray(upper)
 
 
 def _decoder(color: Color, apply_orientation: bool, max_pixels: int) -> Decoder:
@@ -323,8 +276,9 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
         _check_size(image.width, image.height, max_pixels)
         if kind == "JPEG":
             _check_scans(data, image.width, image.height)
-        image.load()
-        yield image
+        if kind == "TIFF":
+            _check_tiles(image, max_pixels)
+        yield loaded(image, data)
 
 
 @contextmanager
@@ -336,11 +290,6 @@ def _loaded_reduced(data: bytes, max_pixels: int, reduced: int) -> Iterator[Imag
         image.draft(None, (width // reduced, height // reduced))
         image.load()
         yield image
-
-
-def _exif(image: Image.Image) -> bytes:
-    exif = image.info.get("exif")
-    return exif if isinstance(exif, bytes) else b""  # a PNG's text may be called so
 
 
 @cache
@@ -356,6 +305,16 @@ def _simplejpeg() -> ModuleType | None:
 def _check_size(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise DecodeError(f"it has {width} x {height} pixels (width x height), more than max_pixels={max_pixels}")
+
+
+def _check_tiles(image: Image.Image, max_pixels: int) -> None:
+    """A tile is decoded as a whole, however small the image is; strips end with the image."""
+    tags = getattr(image, "tag_v2", {})
+    width, height = tags.get(_TILE_WIDTH, 0), tags.get(_TILE_LENGTH, 0)
+    if width * height > max_pixels:
+        raise DecodeError(
+            f"its tiles have {width} x {height} pixels (width x height), more than max_pixels={max_pixels}"
+        )
 
 
 def _check_scans(data: bytes, width: int, height: int) -> None:
@@ -381,7 +340,7 @@ def _complaint(data: bytes, error: Exception, where: str) -> str:
 
 
 #: Of the TIFF specification, revision 6.0.
-_BITS_TAG = 0x0102
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
 
 #: Orientation -> the view that shows the image upright.
 _TURNS: dict[int, Callable[[Pixels], Pixels]] = {

@@ -6,15 +6,21 @@ write is read here in 2 microseconds, and Pillow, which takes 30, is asked about
 
 import re
 import struct
+from collections.abc import Mapping
+from typing import Any
 
 from PIL import ExifTags, Image
 
 from .quiet import QUIET
 
-__all__ = ["PREFIX", "orientation_of"]
+__all__ = ["PREFIX", "block_of", "orientation_of"]
 
 #: What a JPEG has before an EXIF block.
 PREFIX = b"Exif\0\0"
+
+#: Where PNGs had their EXIF block before there was a chunk for it: as a text, ImageMagick's. Behind three lines (the
+#: first one empty, then the kind and the length) comes the block in hexadecimal digits.
+_TEXT, _TEXT_LINES = "Raw profile type exif", 3
 
 #: Pillow passes over as many.
 _PREFIXES = re.compile(b"(?:Exif\0\0){0,2}")
@@ -24,6 +30,26 @@ _SHORT, _LONG = 3, 4
 _SIZES = (0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8)
 
 _ORIENTATIONS = {number: number for number in range(1, 9)}
+
+
+def block_of(info: Mapping[Any, Any]) -> bytes:
+    r"""Return the EXIF block among what Pillow found beside an image's pixels; empty where there is none.
+
+    Args:
+        info: ``Image.info``.
+
+    Example:
+        >>> block_of({"Raw profile type exif": "\nexif\n      10\n457869660000\n49492a00\n"})
+        b'Exif\x00\x00II*\x00'
+    """
+    block = info.get("exif")
+    if isinstance(block, bytes):  # a PNG's text may be called so
+        return block
+    text = info.get(_TEXT, "")
+    try:
+        return bytes.fromhex("".join(text.split("\n")[_TEXT_LINES:]))
+    except ValueError:
+        return b""  # damaged metadata take nothing from the pixels
 
 
 def orientation_of(block: bytes) -> int:

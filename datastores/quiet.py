@@ -12,6 +12,9 @@ class _Quiet:
 
     Warning filters belong to the process. Threads that saved and restored them each on its own would restore them in
     the wrong order and leave them changed, so the first thread to come saves them and the last to leave restores them.
+
+    What a C library writes to stderr itself, as libtiff does about damaged files, is not kept away: that would take the
+    stream from the whole process.
     """
 
     def __init__(self) -> None:

@@ -37,9 +37,44 @@ def by_pillow(data: bytes, mode: str = "RGB") -> np.ndarray:
     return pixels if mode == "RGB" else pixels[..., np.newaxis]
 
 
-def png(depth: int, color_type: int, rows: np.ndarray, transparency: bytes = b"") -> bytes:
-    """Write a PNG by hand, for what Pillow does not write; rows are big-endian samples."""
-    height, width = rows.shape[:2]
+def packed(values: np.ndarray, depth: int) -> np.ndarray:
+    """Return values (H, W) as rows of bytes, ``depth`` bits each, whole bytes per row."""
+    bits = values[..., np.newaxis] >> np.arange(depth)[::-1] & 1
+    return np.packbits(bits.astype(np.uint8).reshape(len(values), -1), axis=1)
+
+
+def tiff(tags: dict[int, int], data: bytes) -> bytes:
+    """Write a little-endian TIFF by hand; its pixels begin at byte 8."""
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
+    start = struct.pack("<I", 8 + len(data))
+    return b"II*\0" + start + data + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def gray_tiff(values: np.ndarray, depth: int, photometric: int | None = 1, sample_format: int | None = None) -> bytes:
+    data = values.astype(f"<i{depth // 8}").tobytes() if depth in (16, 32) else packed(values, depth).tobytes()
+    height, width = values.shape
+    tags = {256: width, 257: height, 258: depth, 259: 1, 273: 8, 277: 1, 278: height, 279: len(data)}
+    optional = {262: photometric, 339: sample_format}
+    return tiff(tags | {tag: value for tag, value in optional.items() if value is not None}, data)
+
+
+def bmp(values: np.ndarray, depth: int, palette: list[tuple[int, int, int]], old: bool = False) -> bytes:
+    """Write a BMP with a palette by hand, from the top down unless it is old, with the first kind of header."""
+    rows = packed(values[::-1] if old else values, depth)
+    height, width = values.shape
+    data = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4))).tobytes()
+    if old:
+        header = struct.pack("<IHHHH", 12, width, height, 1, depth)
+    else:
+        header = struct.pack("<IiiHHIIiiII", 40, width, -height, 1, depth, 0, len(data), 0, 0, len(palette), 0)
+    colors = b"".join(bytes(color[::-1]) + (b"" if old else b"\0") for color in palette)
+    offset = 14 + len(header) + len(colors)
+    return b"BM" + struct.pack("<IHHI", offset + len(data), 0, 0, offset) + header + colors + data
+
+
+def png(depth: int, color_type: int, rows: np.ndarray, transparency: bytes = b"", width: int | None = None) -> bytes:
+    """Write a PNG by hand, for what Pillow does not write; rows are big-endian samples, or packed bytes."""
+    height, width = len(rows), width or rows.shape[1]
     raw = b"".join(b"\0" + row.tobytes() for row in rows)
     chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, 0))]
     chunks += [(b"tRNS", transparency)] if transparency else []
@@ -256,9 +291,53 @@ def test_one_bit_is_black_and_white() -> None:
 
 
 def test_numbers_without_a_white_are_refused() -> None:
-    for values in (VALUES.astype(np.float32), VALUES.astype(np.int32)):
-        with pytest.raises(DecodeError, match="its pixels are 32-bit numbers"):
-            decode(encode(values, "TIFF"), where="science")
+    files = [encode(values, "TIFF") for values in (VALUES.astype(np.float32), VALUES.astype(np.int32))]
+    files += [gray_tiff(np.array([[0, -1]]), depth, sample_format=2) for depth in (8, 16)]
+    for file in files:
+        with pytest.raises(DecodeError, match="its pixels are 32-bit or signed numbers"):
+            decode(file, where="science")
+
+
+def test_12_bits_are_scaled_and_not_clipped() -> None:
+    values = np.array([[0, 0x123, 0xFFF, 0x800]])
+    assert decode(gray_tiff(values, 12), where="deep", color="keep")[..., 0].tolist() == [[0, 0x12, 255, 0x80]]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
+def test_gray_tiffs_whose_white_is_zero(depth) -> None:
+    values = np.array([[0, 2**depth - 1, 2**depth // 2, 0]])
+    for photometric in (0, None):
+        found = decode(gray_tiff(values, depth, photometric), where="fax", color="keep")
+        assert np.array_equal(found, 255 - decode(gray_tiff(values, depth), where="fax", color="keep"))
+        assert found[0, :2, 0].tolist() == [255, 0]
+
+
+@pytest.mark.parametrize(
+    ("depth", "colors", "old"),
+    [
+        *((depth, colors, False) for depth, colors in [(1, 2), (1, 16), (4, 2), (4, 16), (8, 2), (8, 16), (8, 256)]),
+        *((depth, 2**depth, True) for depth in (1, 4, 8)),  # the old header does not say how many colors there are
+    ],
+)
+def test_bmps_with_gray_palettes(depth, colors, old) -> None:
+    """Pillow takes two colors for one bit each, and more for a byte each, whatever the file says."""
+    indices = np.random.default_rng(depth).integers(0, min(colors, 2**depth), (5, 7))
+    levels = [0, 255] if colors == 2 else list(range(colors))
+    file = bmp(indices, depth, [(level,) * 3 for level in levels], old)
+    assert np.array_equal(decode_mask(file, where=""), indices)
+    assert np.array_equal(decode(file, where="", color="keep")[..., 0], np.array(levels)[indices])
+    with pytest.raises(DecodeError):
+        decode(file[:-4], where="")
+
+
+def test_ppm_is_scaled_to_its_white() -> None:
+    color = decode(b"P6 2 1 65535\n" + struct.pack(">6H", 0x01FF, 0x80FF, 65535, 0x0100, 0x7F80, 0xFEFF), where="")
+    assert color.tolist() == [[[2, 128, 255], [1, 127, 254]]]
+    assert decode(b"P5 2 1 1023\n" + struct.pack(">HH", 1023, 512), where="", color="keep").ravel().tolist() == [
+        255,
+        128,
+    ]
+    assert decode(b"P5 2 1 100\n" + bytes((100, 50)), where="", color="keep").ravel().tolist() == [255, 128]
 
 
 def over_white(color: np.ndarray, alpha: np.ndarray) -> np.ndarray:
@@ -301,6 +380,29 @@ def test_transparent_palette_entries_and_colors_are_white() -> None:
     assert decode(gray, where="icon", color="keep").tolist() == [[[7], [255]]]
 
 
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
+def test_transparent_gray_of_any_depth_is_white(depth) -> None:
+    values = np.array([[0, 1, 2, 3, 85, 170, 255, 257]]) % 2**depth
+    rows = values.astype(">u2") if depth == 16 else packed(values, depth)
+    plain = decode(png(depth, 0, rows, width=8), where="", color="keep")[..., 0]
+    for key in set(values.ravel().tolist()):
+        found = decode(png(depth, 0, rows, struct.pack(">H", key), width=8), where="", color="keep")[..., 0]
+        assert np.array_equal(found, np.where(values == key, 255, plain))
+        if depth != 16:
+            mask = decode_mask(png(depth, 0, rows, struct.pack(">H", key), width=8), where="")
+            assert np.array_equal(mask, values)
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_a_transparent_color_of_any_depth_is_white(depth) -> None:
+    kind = f">u{depth // 8}"
+    colors = np.array([[[1, 2, 3], [1, 2, 4], [0x101, 0x202, 0x303], [0x102, 0x202, 0x303], [0x101, 2, 3]]]) % 2**depth
+    plain = decode(png(depth, 2, colors.astype(kind)), where="")
+    for key in colors[0].tolist():
+        found = decode(png(depth, 2, colors.astype(kind), struct.pack(">3H", *key)), where="")
+        assert np.array_equal(found, np.where((colors == key).all(2, keepdims=True), 255, plain))
+
+
 def test_colors() -> None:
     gray, color = encode(PHOTO[..., 0], "PNG"), encode(PHOTO, "PNG")
     assert decode(gray, where="").shape == decode(color, where="").shape == (37, 53, 3)
@@ -336,6 +438,11 @@ def test_truncated_files_are_errors(name, share) -> None:
     assert "0x7f" not in message
     assert isinstance(caught.value, ValueError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
+
+
+def test_the_end_of_a_file_may_be_missing_where_all_pixels_are_there() -> None:
+    for kind, lost in (("PNG", 12), ("GIF", 2)):
+        assert np.array_equal(decode(FILES[kind][:-lost], where=""), decode(FILES[kind], where=""))
 
 
 @pytest.mark.parametrize(
@@ -413,6 +520,18 @@ def test_bombs_are_refused_before_they_are_decoded() -> None:
     gif[6:10] = struct.pack("<HH", 65535, 65535)
     with pytest.raises(DecodeError, match="limit"):
         decode(bytes(gif), where="bomb", max_pixels=2**40)  # Pillow has a limit of its own
+
+
+@pytest.mark.parametrize("read", [decode, decode_mask])
+def test_a_tile_beyond_the_limit_is_not_decoded(read) -> None:
+    side = 1024
+    data = zlib.compress(bytes(side * side))
+    tags = {256: 1, 257: 1, 258: 8, 259: 8, 262: 1, 277: 1, 322: side, 323: side, 324: 8, 325: len(data)}
+    assert read(tiff(tags, data), where="tiles", max_pixels=side * side).shape[:2] == (1, 1)
+    with pytest.raises(
+        DecodeError, match=r"its tiles have 1024 x 1024 pixels \(width x height\), more than max_pixels="
+    ):
+        read(tiff(tags, data), where="tiles", max_pixels=side * side - 1)
 
 
 def test_pillows_warnings_do_not_escape(monkeypatch) -> None:
@@ -583,6 +702,38 @@ def test_wide_masks_keep_all_bits(kind) -> None:
     assert np.array_equal(decode_mask(encode(Image.fromarray(wide), "TIFF"), where=""), wide)
 
 
+@pytest.mark.parametrize(
+    ("depth", "photometric"), [(12, 1), *((depth, number) for depth in (1, 2, 4, 8, 16) for number in (0, 1, None))]
+)
+def test_tiff_masks_of_any_depth_keep_their_values(depth, photometric) -> None:
+    values = np.random.default_rng(depth).integers(0, 2**depth, (5, 8))
+    mask = decode_mask(gray_tiff(values, depth, photometric), where="")
+    assert mask.dtype == (np.int32 if depth > 8 else np.uint8)
+    assert np.array_equal(mask, values)
+
+
+def test_compressed_tiff_masks() -> None:
+    for compression in ("tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packbits", "zstd", "lzma"):
+        assert np.array_equal(decode_mask(encode(INDICES, "TIFF", compression=compression), where=""), INDICES)
+    bits = INDICES > 7
+    for compression in ("group3", "group4", "tiff_ccitt"):
+        assert np.array_equal(decode_mask(encode(bits, "TIFF", compression=compression), where=""), bits)
+
+
+@pytest.mark.parametrize("depth", [8, 16, 32])
+def test_signed_masks_keep_their_sign(depth) -> None:
+    values = np.array([[-1, 0, 5, -(2 ** (depth - 1)), 2 ** (depth - 1) - 1]])
+    mask = decode_mask(gray_tiff(values, depth, sample_format=2), where="")
+    assert mask.dtype == np.int32
+    assert np.array_equal(mask, values)
+
+
+def test_labels_that_do_not_fit_are_an_error() -> None:
+    assert decode_mask(gray_tiff(np.array([[2**31 - 1]]), 32, sample_format=1), where="").tolist() == [[2**31 - 1]]
+    with pytest.raises(DecodeError, match=r"labels of 2\*\*31 and more"):
+        decode_mask(gray_tiff(np.array([[0, -1]]), 32, sample_format=1), where="")
+
+
 def test_transparency_changes_no_label_and_orientation_is_applied() -> None:
     assert np.array_equal(decode_mask(encode(palette_image(INDICES, transparency=True)), where=""), INDICES)
     turned = encode(palette_image(INDICES), exif=exif(6))
@@ -598,6 +749,7 @@ def test_transparency_changes_no_label_and_orientation_is_applied() -> None:
         (encode(INDICES, "JPEG"), "a JPEG file, which need not keep label values: store label maps as PNG"),
         (encode(INDICES, "WEBP"), "a WEBP file, which need not"),
         (encode(INDICES, "PPM"), "a PPM file, which need not"),
+        (encode(INDICES, "TIFF", compression="jpeg"), "a TIFF with the compression 'jpeg', which need not"),
         (encode(Image.fromarray(INDICES.astype(np.float32)), "TIFF"), "no labels"),
         (encode(INDICES)[:60], "bytes, beginning with"),
         (b"", "it is empty"),

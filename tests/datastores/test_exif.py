@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pictures import encode, exif, photo
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 
-from headrace.datastores.decode import Decoder, decode
+from headrace.datastores.decode import Decoder, decode, decode_mask
 from headrace.datastores.exif import PREFIX, orientation_of
 
 PHOTO = photo(9, 14)
@@ -161,3 +161,34 @@ def test_other_files_follow_the_same_rule(kind: str, start: bytes) -> None:
     options = {"lossless": True} if kind == "WEBP" else {}
     data = encode(PHOTO, kind, exif=start + block(8, 1, b"\6"), **options)  # a signed short: odd, and read by Pillow
     assert np.array_equal(decode(data, where="x"), turned(PHOTO, 6))
+
+
+def with_text(digits: str, compressed: bool, image: np.ndarray = PHOTO, **options: object) -> bytes:
+    """Return a PNG with a text as ImageMagick writes it."""
+    lines = "\n".join(digits[start : start + 72] for start in range(0, len(digits), 72))
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Raw profile type exif", f"\nexif\n{len(digits) // 2:8}\n{lines}\n", zip=compressed)
+    return encode(image, "PNG", pnginfo=text, **options)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("start", [b"", PREFIX])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_old_exif_text_of_pngs_turns_images_and_masks_alike(
+    compressed: bool, start: bytes, orientation: int
+) -> None:
+    digits = (start + exif(orientation)).hex()
+    data = with_text(digits, compressed)
+    with Image.open(io.BytesIO(data)) as image:
+        assert np.array_equal(decode(data, where="x"), np.asarray(ImageOps.exif_transpose(image)))
+    assert np.array_equal(decode(data, where="x"), turned(PHOTO, orientation))
+    assert np.array_equal(decode(data, where="x", apply_orientation=False), PHOTO)
+    gray = PHOTO[..., 0]
+    assert np.array_equal(decode_mask(with_text(digits, compressed, gray), where="x"), turned(gray, orientation))
+    both = with_text(digits, compressed, exif=exif(2))
+    assert np.array_equal(decode(both, where="x"), PHOTO[:, ::-1])  # the chunk comes first
+
+
+@pytest.mark.parametrize("digits", ["", "4", "what", exif(6).hex()[:-3], "00" * 40, "\u00e9"])
+def test_a_damaged_text_turns_nothing(digits: str) -> None:
+    assert np.array_equal(decode(with_text(digits, True), where="x"), PHOTO)
