@@ -155,11 +155,12 @@ def preview(
 
 def _chosen(data: "AugmentedImageDatastore", ids: Sequence[int] | None, draws: int) -> list[int]:
     """Return the ids that are shown, or say why they cannot be."""
+    from ..augment.ranges import shown
     from ..datastores import AugmentedImageDatastore
 
     if not isinstance(data, AugmentedImageDatastore):
         raise ConfigError(
-            f"preview shows an AugmentedImageDatastore, got {data!r}: AugmentedImageDatastore(size, data)"
+            f"preview shows an AugmentedImageDatastore, got {shown(data)}: AugmentedImageDatastore(size, data)"
         )
     if ids is None:
         ids = spread(len(data), _PER_BAND)
@@ -167,7 +168,7 @@ def _chosen(data: "AugmentedImageDatastore", ids: Sequence[int] | None, draws: i
         chosen = [operator.index(index) for index in ids]
     except TypeError:
         raise ConfigError(
-            f"ids must be a list of sample numbers, got {ids!r} (preview returns a picture: its save() writes a file)"
+            f"ids must be a list of sample numbers, got {shown(ids)} (the picture that preview returns has a save())"
         ) from None
     wrong = [index for index in chosen if not 0 <= index < len(data)]
     if wrong or not chosen or draws < 1:
