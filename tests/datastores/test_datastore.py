@@ -57,7 +57,8 @@ def test_infinity_may_be_what_is_meant() -> None:
 
 
 def test_schema_of_a_sample() -> None:
-    assert Numbers().schema() == Schema((Field("x", (2,), "float32"), Field("label", (), "int64")))
+    expected = (Field("x", (2,), "float32"), Field("label", (), "int64"))
+    assert Numbers().schema() == Schema(expected, texts=("key",))
     assert Noise().schema().fields[0] == Field("image", (6, 5, 3), "uint8", is_image=True)
     assert Noise().schema().row_bytes == 6 * 5 * 3 + 8
     with pytest.raises(ShapeError, match="field 'when' of here is date, which cannot become a tensor"):
