@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     parts = list(_parts(source, options))
     if not options.rekey:
         check_keys(source)
-    reports = [_report(source, options, part) for part in parts]
+    reports = [_report(source, options, part, parts[0]) for part in parts]
     return (_dry_run if options.dry_run else _build)(source, parts, reports, options)
 
 
@@ -220,7 +220,8 @@ def _leave_out(report: Report, name: str, reason: str, *, skip: bool, cause: Exc
     report.leave_out(name, reason)
 
 
-def _report(source: Input, options: argparse.Namespace, part: Part) -> Report:
+def _report(source: Input, options: argparse.Namespace, part: Part, first: Part) -> Report:
+    """Return what is known of a set beforehand; what belongs to no set is listed with the first one."""
     kept = {name: getattr(options, name) for name in _KEPT_OPTIONS}
     kept["resize"] = None if options.resize is None else f"{options.resize[0]}:{options.resize[1]}"
     kept["format"] = options.format
@@ -232,7 +233,7 @@ def _report(source: Input, options: argparse.Namespace, part: Part) -> Report:
         folders = source.images.class_folders().items()
         report.merged_classes = {name: list(found) for name, found in folders if len(found) > 1}
     report.plan = _plan(source, part, kept)
-    for name, reason in source.bad:
+    for name, reason in source.bad if part is first else ():
         _leave_out(report, name, reason, skip=options.skip_bad or options.dry_run)
     return report
 

@@ -207,8 +207,12 @@ def read_header(data: bytes, where: str) -> tuple[str, tuple[int, int]]:
     """
     from PIL import Image
 
+    from ..datastores.headers import jpeg_header
     from ..datastores.heif import codec_of, load_heic_reader
 
+    usual = jpeg_header(data)
+    if usual is not None:
+        return "JPEG", (usual.width, usual.height)
     try:
         if codec_of(data) == "HEIF":
             load_heic_reader()

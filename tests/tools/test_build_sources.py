@@ -409,6 +409,14 @@ def test_tars_and_manifests_are_stratified_by_their_labels(
     assert "has no labels" in fails(capsys, listing, tmp_path / "x", "--split", "a=.5,b=.5", "--stratify")
 
 
+def test_what_belongs_to_no_part_is_listed_once(tmp_path: Path) -> None:
+    source = _images(tmp_path)
+    (source / "dog/empty.jpg").write_bytes(b"")
+    assert build(source, tmp_path / "out", "--split", "a=.5,b=.5", "--skip-bad") == 0
+    bad = [[bad["file"] for bad in report(tmp_path / "out" / name)["bad"]] for name in "ab"]
+    assert bad == [["dog/empty.jpg"], []]
+
+
 def test_a_part_that_fails_leaves_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = _images(tmp_path)
     (source / "dog/zz.jpg").write_bytes(b"no image")
