@@ -1,7 +1,8 @@
 """What the pixels of an opened file mean: Pillow's modes, and where its readers do not say what the file says.
 
-Mended are BMPs whose palette is gray, which Pillow reads as if they had one bit or eight, and transparent colours of
-PNGs, which it compares with values that were scaled. What TIFFs say of their values is looked up in their tags.
+Mended are BMPs whose palette is gray, which Pillow reads as if they had one bit or eight, transparent colours of PNGs,
+which it compares with values that were scaled, and gray PNGs with alpha of 16 bits, which it takes for colors. What
+TIFFs say of their values is looked up in their tags.
 """
 
 import io
@@ -24,6 +25,9 @@ Color: TypeAlias = Literal["rgb", "gray", "keep"]
 #: Tags of the TIFF specification, revision 6.0, and two values of them.
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO, _SIGNED = 0, 2
+
+#: Color type of a PNG.
+_GRAY_WITH_ALPHA = 4
 
 #: Pillow's names of the compressions of TIFF that give back what was stored.
 _LOSSLESS = frozenset(
@@ -52,8 +56,12 @@ def loaded(image: ImageFile.ImageFile, data: bytes) -> Image.Image:
     if image.format == "BMP" and image.mode in ("1", "L"):
         return _gray_bmp(image, data)
     image.load()
-    if image.format == "PNG" and "transparency" in image.info:
+    if image.format != "PNG":
+        return image
+    if "transparency" in image.info:
         _mark_transparent(image, data)
+    if image.mode == "RGBA" and data[25] == _GRAY_WITH_ALPHA:  # 16 bits each, which Pillow reads as colors
+        return _with_format(image.convert("LA"), image)
     return image
 
 
@@ -159,7 +167,10 @@ def _gray_bmp(image: ImageFile.ImageFile, data: bytes) -> Image.Image:
     _, stride, direction = tile.args
     packed = "P" if bits == 8 else f"P;{bits}"
     indices = np.asarray(Image.frombytes("P", image.size, data[tile.offset :], "raw", packed, stride, direction))
-    mended = Image.fromarray(indices > 0 if image.mode == "1" else indices)
+    return _with_format(Image.fromarray(indices > 0 if image.mode == "1" else indices), image)
+
+
+def _with_format(mended: Image.Image, image: Image.Image) -> Image.Image:
     mended.format = image.format
     return mended
 

@@ -365,6 +365,15 @@ def test_gray_with_alpha_stays_gray() -> None:
     assert np.array_equal(decode(data, where="logo"), np.repeat(found, 3, axis=2))
 
 
+def test_gray_with_alpha_of_16_bits_stays_gray() -> None:
+    rows = np.array([[[0x1234, 0xFFFF], [0x1234, 0], [0xFFFF, 0xFFFF]]])
+    data = png(16, 4, rows.astype(">u2"))
+    assert decode(data, where="logo", color="keep").tolist() == [[[0x12], [255], [255]]]
+    assert decode(data, where="logo").tolist() == [[[0x12] * 3, [255] * 3, [255] * 3]]
+    with pytest.raises(DecodeError, match="no labels"):
+        decode_mask(data, where="logo")
+
+
 def test_transparent_palette_entries_and_colors_are_white() -> None:
     picture = Image.new("P", (3, 1))
     picture.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
@@ -770,3 +779,22 @@ def test_a_mask_has_a_limit_too() -> None:
 def test_any_bytes_give_labels_or_the_packages_own_error(tail, head) -> None:
     with contextlib.suppress(DecodeError):
         assert decode_mask(head[: len(head) // 2] + tail, where="x").ndim == 2
+
+
+GRAYS = {
+    "BMP": bmp(INDICES, 4, [(level,) * 3 for level in range(16)]),
+    "PNG, 4 bits": png(4, 0, packed(INDICES, 4), b"\0\7", width=INDICES.shape[1]),
+    "PNG, 16 bits": png(16, 2, np.dstack([INDICES] * 3).astype(">u2"), bytes(6)),
+    **{f"TIFF, {depth} bits": gray_tiff(INDICES, depth, 1, 1) for depth in (8, 12, 32)},
+}
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(sorted(GRAYS)), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=4))
+def test_damaged_gray_files_give_values_or_the_error(name, damage) -> None:
+    data = bytearray(GRAYS[name])
+    for place, value in damage:
+        data[int(place * (len(data) - 1))] = value
+    decoded_or_none(bytes(data))
+    with contextlib.suppress(DecodeError):
+        assert decode_mask(bytes(data), where="damaged", max_pixels=100_000).ndim == 2
