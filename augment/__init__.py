@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .mix import CutMix, Mixed, MixUp
     from .noise import GaussianNoise, SaltAndPepperNoise
     from .normalize import Normalize
+    from .pixels import apply_all
     from .policy import RandAugment, TrivialAugment
     from .random import Draw, Purpose
     from .sharpen import Sharpness
@@ -39,6 +40,7 @@ __all__ = [
     "Sharpness",
     "Solarize",
     "TrivialAugment",
+    "apply_all",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -64,5 +66,6 @@ __getattr__, __dir__ = lazy_exports(
         "Sharpness": "sharpen",
         "Solarize": "tone",
         "TrivialAugment": "policy",
+        "apply_all": "pixels",
     },
 )

@@ -144,7 +144,7 @@ class ImageAugmenter:
         parameter: Parameter = getattr(self, name)
         column = _COLUMNS.index(name)
         if callable(parameter):
-            generators = (draw.generator(i, Purpose.CALLABLE, column) for i in ids.tolist())
+            generators = (draw.generator(i, Purpose.PARAMETER, column) for i in ids.tolist())
             returned, bounds = f"what the function for {name} returns", _BOUNDS.get(name, _ANY)
             return np.array([as_number(returned, parameter(rng), bounds) for rng in generators], np.float64)
         return draw_range(parameter, uniforms[:, column])

@@ -27,7 +27,7 @@ _GAUSSIAN_KEYS, _SALT_KEYS = 0, 2  # columns of Purpose.NOISE
 class GaussianNoise:
     """Adds normal noise, independent for each pixel and channel.
 
-    It has 65536 levels and ends at 4.3 standard deviations. Two of these in one chain add the same field.
+    It has 65536 levels and ends at 4.3 standard deviations.
 
     Args:
         sigma: standard deviation as a part of 255, 0 .. 10: a number, or a range (lo, hi) to draw from.

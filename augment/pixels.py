@@ -12,7 +12,9 @@ numbers in float64, which are exact in any order. What needs more is computed fo
 travels as a table or a factor.
 """
 
-from collections.abc import Callable, Iterator
+from abc import ABC
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeAlias
 
@@ -27,6 +29,7 @@ __all__ = [
     "Column",
     "Ids",
     "PixelOperation",
+    "apply_all",
     "blocks",
     "change_rows",
     "check_images",
@@ -74,6 +77,40 @@ class PixelOperation(Protocol):
         Raises:
             ShapeError: these are no such images.
         """
+
+
+def apply_all(operations: Sequence[PixelOperation], images: torch.Tensor, ids: Ids, draw: Draw) -> torch.Tensor:
+    """Apply operations one after the other, as ``AugmentedImageDatastore(..., photometric=[...])`` does it.
+
+    Where an operation occurs again, of whatever settings, it draws other numbers: occurrence k, from 0, draws from
+    ``draw.fork(k)``. So the first of each kind does what its own ``apply`` does.
+
+    Args:
+        operations: in their order; none of them leave the images as they are.
+        images: uint8 (N, C, H, W), on any device; they are not changed.
+        ids: int64 (N,), sample ids.
+        draw: the random world.
+
+    Returns:
+        uint8 (N, C, H, W) on the same device.
+
+    Raises:
+        ShapeError: these are no such images.
+
+    Example:
+        >>> from headrace.augment import RandomErasing
+        >>> twice = [RandomErasing(probability=1, area=0.1)] * 2
+        >>> images = torch.full((1, 1, 20, 20), 100, dtype=torch.uint8)
+        >>> int((apply_all(twice, images, np.array([5]), Draw()) == 0).sum()) > 60
+        True
+    """
+    seen = Counter[type]()
+    for operation in operations:
+        # Kinds that share their numbers have a class in common: all policies, and a class and what is derived from it.
+        kind = [base for base in type(operation).__mro__ if base not in (object, ABC)][-1]
+        images = operation.apply(images, ids, draw.fork(seen[kind]))
+        seen[kind] += 1
+    return images
 
 
 def check_images(images: torch.Tensor, ids: Ids, channels: tuple[int, ...] | None = None) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from PIL import Image
 from ..augment.augmenter import ImageAugmenter
 from ..augment.crop import Crop
 from ..augment.geometry import FloatArray
-from ..augment.pixels import PixelOperation
+from ..augment.pixels import PixelOperation, apply_all
 from ..augment.placement import Placement
 from ..augment.policy import Movements, Policy
 from ..augment.random import Draw, Purpose
@@ -42,6 +42,7 @@ from .datastore import (
     place_of,
 )
 from .decode import OWN_BYTES, Color, Decoder, Pixels, convert
+from .derived import count_below
 from .joint import Joint, different_size
 from .schema import Field, IntArray, Rows, Sample, Schema
 
@@ -54,6 +55,9 @@ _Drawn: TypeAlias = tuple[list[float], FloatArray | tuple[bool, bool], FloatArra
 #: Images that are cut together, with their rows: they should stay in a core's cache.
 _GROUP_BYTES = 2**21
 
+#: The first world of a datastore around another one; those before it are for operations that occur again.
+_FIRST_FORK = 2**16
+
 
 class AugmentedImageDatastore(Datastore):
     """Reads images and makes them one size, moved at random if asked; nothing is stored.
@@ -61,7 +65,9 @@ class AugmentedImageDatastore(Datastore):
     Each image is decoded, converted to ``color``, moved by ``augment`` about its centre at its full size, and then cut
     and scaled to ``output_size`` by ``mode``; then the movements of ``policy`` follow. All these are one matrix and one
     interpolation. What changes values comes after it: that of ``policy``, then ``photometric``. What sample i looks
-    like depends on the seed, the epoch and i, never on the batch or the worker.
+    like depends on the seed, the epoch and i, never on the batch or the worker. Around another
+    ``AugmentedImageDatastore`` it draws other numbers (``own_draw``), and so does an operation that occurs again in
+    ``photometric`` (``headrace.augment.apply_all``).
 
     A source of arrays may have more to move than an image: label maps, second images, boxes and key points that are
     named here go the same way. Coordinates are measured between edges: (0, 0) is the upper left corner of the image,
@@ -84,10 +90,14 @@ class AugmentedImageDatastore(Datastore):
         crop_scale: for "random_resized_crop": smallest and largest area as a part of the image's, (0.08, 1) by default.
         crop_ratio: for "random_resized_crop": smallest and largest width / height, (3/4, 4/3) by default.
         photometric: what changes the values of the pixels, such as ``ColorAugmenter``: one operation, or several that
-            are applied in their order; none by default. Leave it out to apply them to whole batches on a GPU instead.
+            are applied in their order; none by default. Leave it out to apply them to whole batches on a GPU instead:
+            ``apply_all(operations, batch.images, batch.ids, Draw(seed, batch.epoch))`` gives the same bits.
         masks: fields with label maps, whole numbers (H, W) or (H, W, C) of the image's size. Labels are never mixed:
             each pixel of the output takes the one that its centre lies in.
-        images: fields with second images of the image's size, treated like the image in everything.
+        images: fields with second images of the image's size, which may have other channels with color="keep". They
+            are converted, moved and filled like the image, but keep their values: ``photometric`` and the values of
+            ``policy`` are for "image" alone, since a second image is most often what a model is to find. Where it shall
+            change too, ``apply_all(operations, batch["second"], ...)`` draws the same for it.
         boxes: fields with rectangles, float (n, 4): left, top, right and bottom edge. They become the upright
             rectangles around the moved ones, cut to the output; one that has left it keeps its row and has no area.
         keypoints: fields with points, float (n, 2): x and y. They are not cut to the output.
@@ -154,6 +164,7 @@ class AugmentedImageDatastore(Datastore):
         if fill and self._channels not in (None, len(fill)):
             raise ConfigError(f"fill_value={fill} has {len(fill)} values, but color={color!r} has {self._channels}")
         self._fill = 0 if augment is None else augment.fill_value
+        self._depth = count_below(self.source, AugmentedImageDatastore)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -181,6 +192,13 @@ class AugmentedImageDatastore(Datastore):
         if isinstance(self.source, ImageSource):
             sample["key"] = self.source.key(index)
         return sample
+
+    def own_draw(self, draw: Draw) -> Draw:
+        """Return what this datastore draws from in a random world, for the part of its work that is left to a GPU.
+
+        That is ``draw`` itself, unless it is made of another ``AugmentedImageDatastore``.
+        """
+        return draw.fork(_FIRST_FORK + self._depth) if self._depth else draw
 
     def schema(self) -> Schema:
         """Describe one row, without reading anything if the source holds image files and the channels are known.
@@ -320,6 +338,7 @@ class AugmentedImageDatastore(Datastore):
 
     def _drawn(self, ids: IntArray, draw: Draw) -> Iterator[_Drawn]:
         """Draw what all samples need at once: the crop's numbers and the movements of each."""
+        draw = self.own_draw(draw)
         count = self.crop.num_draws
         numbers = draw.uniforms(ids, Purpose.CROP, count).tolist() if count else [[]] * len(ids)
         after = self.policy.sample_movements(ids, draw, self._size) if self.policy else [None] * len(ids)
@@ -333,8 +352,7 @@ class AugmentedImageDatastore(Datastore):
         """Return images (n, h, w, C) after all photometric operations."""
         tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
         try:
-            for operation in self.photometric:
-                tensor = operation.apply(tensor, ids, draw)
+            tensor = apply_all(self.photometric, tensor, ids, self.own_draw(draw))
         except ShapeError as error:
             raise ShapeError(f"{self.locate(int(ids[0]))}: {error}") from error
         changed: Pixels = tensor.permute(0, 2, 3, 1).numpy()

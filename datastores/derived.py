@@ -4,7 +4,7 @@ from ..augment.random import Draw
 from .datastore import Datastore, classes_of, place_of
 from .schema import IntArray, Sample
 
-__all__ = ["DerivedDatastore"]
+__all__ = ["DerivedDatastore", "count_below"]
 
 
 class DerivedDatastore(Datastore):
@@ -37,3 +37,21 @@ class DerivedDatastore(Datastore):
     def locate(self, index: int) -> str:
         """Say where sample ``index`` comes from: what the source says."""
         return place_of(self.source, index)
+
+
+def count_below(data: object, kind: type[Datastore]) -> int:
+    """Return how many datastores of a kind lie inside of each other in ``data``, itself included.
+
+    Each of them draws from a world of its own. A datastore of a user's is searched too: its attributes, and the
+    datastores in its lists.
+
+    Example:
+        >>> from headrace.datastores.datastore import as_datastore
+        >>> count_below(DerivedDatastore(as_datastore([1])), DerivedDatastore)
+        1
+    """
+    inside = 0
+    for value in vars(data).values() if hasattr(data, "__dict__") else ():
+        parts = value if isinstance(value, (list, tuple)) and value and isinstance(value[0], Datastore) else (value,)
+        inside = max(inside, *(count_below(part, kind) for part in parts if isinstance(part, Datastore)), 0)
+    return isinstance(data, kind) + inside

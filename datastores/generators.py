@@ -14,7 +14,7 @@ import numpy as np
 
 from ..augment.random import Draw
 from .locks import ProcessLock
-from .permute import derive_key
+from .permute import derive_key, hash64
 
 __all__ = ["own_generators", "seed_generators"]
 
@@ -24,6 +24,7 @@ _LOCK = ProcessLock(
     "its own waits for itself; read them in the same thread"
 )
 _PURPOSE = 0x47454E  # keeps these seeds apart from all other keys
+_OTHERS = np.array([0x4E554D, 0x4E5059, 0x544F52], np.uint64)  # and those of numpy (two) and torch from Python's
 
 
 @contextmanager
@@ -48,7 +49,9 @@ def _given_back() -> Iterator[None]:
 def seed_generators(draw: Draw, sample: int, stream: int = 0) -> None:
     """Seed ``random``, ``numpy.random`` and, if it is loaded, torch's CPU generator for one sample.
 
-    It takes about 20 microseconds.
+    All three are Mersenne Twisters, which give the same numbers for the same seed, so each gets a seed of its own: 64
+    bits for ``random`` and 128 for numpy. torch uses 32 bits of any seed, so among 77,000 samples it is as likely as
+    not that two draw the same numbers from torch. It takes about 40 microseconds.
 
     Args:
         draw: the random world.
@@ -57,8 +60,9 @@ def seed_generators(draw: Draw, sample: int, stream: int = 0) -> None:
     """
     parts = (stream,) if stream else ()
     key = derive_key(draw.seed, draw.epoch, _PURPOSE, sample, *parts)
+    others = hash64(np.uint64(key) ^ _OTHERS)
     random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
+    np.random.seed(others[:2].view(np.uint32))  # noqa: NPY002
     torch = sys.modules.get("torch")
     if torch:
-        torch.default_generator.manual_seed(key)
+        torch.default_generator.manual_seed(int(others[2]))

@@ -22,7 +22,7 @@ from ..errors import ConfigError, FieldError, ShapeError
 from .arguments import right_place
 from .clock import Clock, Stage
 from .datastore import Datastore, SupportsIndex, as_datastore, fingerprint_of, place_of
-from .derived import DerivedDatastore
+from .derived import DerivedDatastore, count_below
 from .generators import own_generators, seed_generators
 from .schema import Field, IntArray, Rows, Sample, Schema, check_sample
 
@@ -30,8 +30,6 @@ __all__ = ["TransformedDatastore", "transform"]
 
 #: What a function is called with: a tensor (C, H, W), albumentations' keywords, or an array (H, W, C).
 _Family: TypeAlias = Literal["tensor", "albumentations", "array"]
-
-_STREAMS = 256  # the generators of ``ImageAugmenter``'s functions come before these
 
 
 def transform(
@@ -100,7 +98,7 @@ class TransformedDatastore(DerivedDatastore):
         self.function = function
         self.field = field
         self._family = family
-        self._depth = 1 + _transforms_below(source)  # each function has its own random numbers
+        self._depth = 1 + count_below(source, TransformedDatastore)  # each function has its own random numbers
 
     def sample(self, index: int, draw: Draw) -> Sample:
         """Return sample ``index`` as ``draw`` makes it.
@@ -155,7 +153,7 @@ class TransformedDatastore(DerivedDatastore):
     def _seed(self, draw: Draw, index: int) -> None:
         seed_generators(draw, index, self._depth)
         if self._family == "albumentations":
-            rng = draw.generator(index, Purpose.CALLABLE, _STREAMS + self._depth)
+            rng = draw.generator(index, Purpose.TRANSFORM, self._depth)
             # One generator for all parts: set_random_seed() would give each part the same numbers.
             self.function.set_random_state(rng, random.Random(int(rng.integers(2**63))))  # type: ignore[attr-defined]  # noqa: S311
 
@@ -215,14 +213,6 @@ def _family(function: Callable[..., Any]) -> _Family:
 
 def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
-
-
-def _transforms_below(data: object) -> int:
-    below = 0
-    while data is not None:
-        below += isinstance(data, TransformedDatastore)
-        data = getattr(data, "source", None)
-    return below
 
 
 def _array(value: object) -> object:

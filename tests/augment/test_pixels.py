@@ -24,6 +24,7 @@ from headrace.augment import (
     Sharpness,
     Solarize,
     TrivialAugment,
+    apply_all,
 )
 from headrace.augment.noise import noise_bits
 from headrace.errors import ConfigError, ShapeError
@@ -264,3 +265,35 @@ def test_erasing_fills_and_cuts_off() -> None:
 def test_settings_that_cannot_work_are_refused(kind, wrong, message) -> None:
     with pytest.raises(ConfigError, match=message):
         kind(**wrong)
+
+
+# -- several of them ---------------------------------------------------------------------------------------------------
+
+
+@each_operation
+def test_an_operation_that_occurs_again_draws_again(operation) -> None:
+    images, ids, other = pictures(40, 20, 21), np.arange(40), GaussianBlur(sigma=1)
+    first = operation.apply(images, ids, DRAW)
+    assert torch.equal(apply_all([operation], images, ids, DRAW), first)
+    twice = apply_all([operation, operation], images, ids, DRAW)
+    assert torch.equal(twice, operation.apply(first, ids, DRAW.fork(1)))
+    assert not torch.equal(twice, operation.apply(first, ids, DRAW))
+    if not isinstance(operation, GaussianBlur):
+        later = other.apply(first, ids, DRAW)
+        assert torch.equal(apply_all([operation, other], images, ids, DRAW), later)
+        assert torch.equal(
+            apply_all([operation, other, operation], images, ids, DRAW), operation.apply(later, ids, DRAW.fork(1))
+        )
+    assert apply_all([], images, ids, DRAW) is images
+
+
+def test_kinds_that_share_their_numbers_are_one_kind() -> None:
+    class Mine(RandomErasing):
+        pass
+
+    images, ids = pictures(30), np.arange(30)
+    erased = RandomErasing(probability=1).apply(images, ids, DRAW)
+    both = apply_all([RandomErasing(probability=1), Mine(probability=1)], images, ids, DRAW)
+    assert torch.equal(both, RandomErasing(probability=1).apply(erased, ids, DRAW.fork(1)))
+    policies = apply_all([TrivialAugment(), RandAugment()], images, ids, DRAW)
+    assert torch.equal(policies, RandAugment().apply(TrivialAugment().apply(images, ids, DRAW), ids, DRAW.fork(1)))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from headrace.augment import ImageAugmenter
 from headrace.augment.random import Draw, Purpose, philox4x32
 from headrace.errors import ConfigError
 
@@ -15,6 +16,7 @@ GOLDEN = [
     [0.3805328668760315, 0.3809664066211148, 0.5911632801505603],
     [0.46754010333110607, 0.4610679683210306, 0.28562154799765094],
 ]
+GOLDEN_FORKS = [12396180084288244926, 4563751643173538973]
 GOLDEN_GENERATOR = [0.5576099152634657, 0.36939468725273916]
 
 
@@ -43,7 +45,8 @@ def test_golden_numbers_never_change() -> None:
     numbers = Draw(seed=2**40 + 3, epoch=5).uniforms(np.array([0, 7, 2**40]), Purpose.CROP, 3)
     assert numbers.tolist() == GOLDEN
     assert Draw(seed=2**40 + 3, epoch=5).generator(7).random(2).tolist() == GOLDEN_GENERATOR
-    assert [purpose.value for purpose in Purpose] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [purpose.value for purpose in Purpose] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert [Draw(1, 5).fork(number).seed for number in (1, 2)] == GOLDEN_FORKS
 
 
 @given(IDS, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(1, 9))
@@ -133,3 +136,31 @@ def test_too_many_numbers_are_refused(count):
 def test_the_last_numbers_of_one_purpose_are_not_those_of_the_next():
     last = Draw().uniforms(np.array([1]), Purpose.NOISE, 131_072)[0, -2:]
     assert not np.isin(last, Draw().uniforms(np.array([1]), Purpose.MIX, 2)).any()
+
+
+def test_forks_are_worlds_of_their_own() -> None:
+    draw, ids = Draw(1, 2), np.arange(500)
+    worlds = [draw, draw.fork(1), draw.fork(2), draw.fork(1).fork(1), draw.fork(1).fork(2), Draw(2, 2).fork(1)]
+    numbers = [world.uniforms(ids, Purpose.CROP, 2).ravel() for world in worlds]
+    assert len(np.unique(numbers)) == 6000
+    assert np.abs(np.corrcoef(numbers) - np.eye(6)).max() < 4.5 / np.sqrt(1000)
+    assert draw.fork(0) is draw
+    assert {world.epoch for world in worlds} == {2}
+    for number in (-1, 2**32, 1.0, True):
+        with pytest.raises(ConfigError, match="number must be a whole number"):
+            draw.fork(number)
+
+
+def test_what_the_package_draws_is_apart_from_what_users_draw() -> None:
+    """A datastore of a user's that draws from streams of its own, below an ImageAugmenter with functions."""
+    draw, drawn = Draw(3), list[float]()
+
+    def angle(rng: np.random.Generator) -> float:
+        drawn.append(rng.random())
+        return drawn[-1]
+
+    parameters = ("rotation", "x_scale", "y_scale", "x_shear", "y_shear", "x_translation", "y_translation")
+    ImageAugmenter(**dict.fromkeys(parameters, angle)).sample_matrices(np.arange(3), draw)
+    assert len(drawn) == 21
+    own = {draw.generator(index, stream=stream).random() for index in range(3) for stream in range(600)}
+    assert not own & set(drawn)

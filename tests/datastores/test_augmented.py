@@ -12,11 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import MemorySource, encode, exif, photo, with_exif
 
-from headrace.augment import ColorAugmenter, Draw, ImageAugmenter, RandomResizedCrop
+from headrace.augment import (
+    ColorAugmenter,
+    Draw,
+    ImageAugmenter,
+    RandAugment,
+    RandomErasing,
+    RandomResizedCrop,
+    apply_all,
+)
 from headrace.augment.geometry import about_centre, window
 from headrace.augment.random import Purpose
 from headrace.augment.resample import resample
-from headrace.datastores import AugmentedImageDatastore, Datastore, Loader
+from headrace.datastores import AugmentedImageDatastore, Datastore, Loader, transform
 from headrace.datastores.clock import Clock, Stage
 from headrace.datastores.decode import decode
 from headrace.datastores.messages import Task
@@ -144,7 +152,8 @@ def test_colors_change_after_everything_else() -> None:
     twice = AugmentedImageDatastore((16, 20), MemorySource(FILES), photometric=[ColorAugmenter(gamma=2), COLORS])
     darker = AugmentedImageDatastore((16, 20), MemorySource(FILES), photometric=[ColorAugmenter(gamma=2)])
     before = torch.from_numpy(filled(darker, [2])["image"]).permute(0, 3, 1, 2)
-    assert np.array_equal(filled(twice, [2])["image"][0], COLORS.apply(before, [2], DRAW)[0].permute(1, 2, 0).numpy())
+    second = COLORS.apply(before, [2], DRAW.fork(1))[0].permute(1, 2, 0).numpy()
+    assert np.array_equal(filled(twice, [2])["image"][0], second)
 
 
 @pytest.mark.parametrize("color", ["rgb", "gray"])
@@ -447,3 +456,57 @@ def test_an_empty_source_and_ids_out_of_range_are_errors() -> None:
     for index in (-1, 6):
         with pytest.raises(IndexError, match=r"sample ids must be in 0 \.\. 5"):
             data[index]
+
+
+# --- one around another ----------------------------------------------------------------------------------------------
+
+
+class Between(Datastore):
+    """A datastore of a user's around others, which it keeps in a list."""
+
+    def __init__(self, *parts) -> None:
+        self.parts = list(parts)
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, index):
+        return self.sample(index, Draw())
+
+    def sample(self, index, draw):
+        return self.parts[0].sample(index, draw)
+
+
+@pytest.mark.parametrize("between", [lambda inner: inner, Between, lambda inner: transform(inner, np.copy)])
+def test_a_datastore_around_another_one_draws_for_itself(between) -> None:
+    flip = ImageAugmenter(x_reflection=True)
+    corner = np.zeros((4, 4, 1), np.uint8)
+    corner[0, 0] = 1
+    inner = AugmentedImageDatastore((4, 4), [{"image": corner}] * 400, augment=flip, color="keep")
+    outer = AugmentedImageDatastore((4, 4), between(inner), augment=flip, color="keep")
+    flipped = [[data.sample(i, DRAW)["image"][0, 3, 0] for i in range(400)] for data in (inner, outer)]
+    own = np.logical_xor(*flipped)
+    assert abs(np.corrcoef(flipped[0], own)[0, 1]) < 0.2
+    assert 150 < own.sum() < 250
+    assert own.tolist() == [x for _, x in flip.sample_mirrors(np.arange(400), outer.own_draw(DRAW))]
+    assert inner.own_draw(DRAW) == DRAW != outer.own_draw(DRAW)
+
+
+def test_crops_and_colors_of_a_datastore_around_another_one_are_its_own() -> None:
+    settings = {"mode": "random_crop", "photometric": [COLORS, RandomErasing(), RandomErasing()]}
+    inner = AugmentedImageDatastore((40, 40), MemorySource(FILES), **settings)
+    outer = AugmentedImageDatastore((24, 24), inner, **settings)
+    plain = AugmentedImageDatastore((24, 24), inner, mode="random_crop")
+    left = AugmentedImageDatastore((24, 24), inner, mode="random_crop", policy=RandAugment())
+    policy = AugmentedImageDatastore((24, 24), inner, mode="random_crop", policy=RandAugment().geometry)
+    ids, own = np.arange(6), outer.own_draw(DRAW)
+    for data, operations, whole in ((plain, outer.photometric, outer), (policy, [RandAugment()], left)):
+        images = torch.from_numpy(filled(data, ids)["image"]).permute(0, 3, 1, 2)
+        expected = apply_all(operations, images, ids, own).permute(0, 2, 3, 1).numpy()
+        assert np.array_equal(filled(whole, ids)["image"], expected)
+        assert np.array_equal([whole.sample(i, DRAW)["image"] for i in range(6)], expected)
+    numbers = own.uniforms(ids, Purpose.CROP, 2)
+    for index in range(6):
+        left_edge, top = (int(number * 17) for number in numbers[index])
+        image = inner.sample(index, DRAW)["image"][top : top + 24, left_edge : left_edge + 24]
+        assert np.array_equal(plain.sample(index, DRAW)["image"], image)

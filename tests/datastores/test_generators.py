@@ -14,6 +14,7 @@ from toys import Naive, Noise, digest
 
 from headrace.augment import Draw
 from headrace.datastores import AugmentedImageDatastore, Loader
+from headrace.datastores.generators import seed_generators
 from headrace.datastores.locks import ProcessLock
 from headrace.errors import ConfigError
 
@@ -154,3 +155,34 @@ def test_at_brings_epochs_into_loops_that_know_none() -> None:
     plain.set_epoch(2)
     assert [d[:900] for d in inside] == [d[:900] for d in digest(plain)]
     assert data.at(Draw(epoch=1)).fingerprint != data.at(Draw(epoch=2)).fingerprint
+
+
+def test_the_three_generators_draw_independent_numbers() -> None:
+    class Coins(Naive):
+        def __len__(self) -> int:
+            return 1000
+
+        def __getitem__(self, index: int) -> dict[str, object]:
+            bits = (random.getrandbits(1), np.random.randint(0, 2), int(torch.randint(0, 2, (1,))))  # noqa: NPY002
+            levels = (random.random(), np.random.random(), torch.rand(1, dtype=torch.float64).item())  # noqa: NPY002
+            raw = (random.getrandbits(32), np.random.randint(0, 2**32), int(torch.randint(0, 2**32, (1,))))  # noqa: NPY002
+            return {"bits": bits, "levels": levels, "raw": raw}
+
+    samples = [Coins().sample(index, Draw(1)) for index in range(1000)]
+    for name in ("bits", "levels"):
+        assert np.abs(np.corrcoef([sample[name] for sample in samples], rowvar=False) - np.eye(3)).max() < 0.13
+    assert not any(len(set(sample["raw"])) < 3 for sample in samples)
+
+
+def test_numpys_seed_has_more_than_32_bits() -> None:
+    """A state that one word of seed makes, holds that word."""
+    keys, state = set(), np.random.get_state()  # noqa: NPY002
+    try:
+        for index in range(40):
+            seed_generators(Draw(), index)
+            keys.add(tuple(np.random.get_state()[1][:4].tolist()))  # noqa: NPY002
+            one_word = np.random.RandomState(np.random.get_state()[1][0]).get_state()[1]  # noqa: NPY002
+            assert not np.array_equal(one_word, np.random.get_state()[1])  # noqa: NPY002
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+    assert len(keys) == 40

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pictures import MemorySource, encode, photo
 
-from headrace.augment import Draw, ImageAugmenter, RandomResizedCrop
+from headrace.augment import ColorAugmenter, Draw, ImageAugmenter, RandAugment, RandomResizedCrop, apply_all
+from headrace.augment.placement import Placement
 from headrace.datastores import AugmentedImageDatastore, Loader
 from headrace.datastores.clock import Clock
 from headrace.datastores.schema import Field
@@ -218,3 +220,23 @@ def test_samples_of_a_batch_must_have_equally_many_boxes() -> None:
     rows = {field.name: np.zeros((2, *field.shape), field.dtype) for field in data.schema().fields}
     with pytest.raises(ShapeError, match=r"field 'boxes' of sample 1 of list is float32 \(3, 4\), but the first"):
         data.fill(np.arange(2), Draw(), rows, Clock())
+
+
+def test_values_change_in_the_first_image_alone_unless_asked_for_the_second() -> None:
+    color, draw = ColorAugmenter(brightness=(0.2, 0.8)), Draw(3, 1)
+    samples = [{"image": PHOTO, "second": PHOTO}] * 3
+    still = AugmentedImageDatastore(OUTPUT, samples, images=["second"], augment=MOVING)
+    data = AugmentedImageDatastore(OUTPUT, samples, images=["second"], augment=MOVING, photometric=color)
+    policy = AugmentedImageDatastore(OUTPUT, samples, images=["second"], policy=RandAugment(magnitude=30))
+    ids = np.arange(3)
+    for index in range(3):
+        sample = data.sample(index, draw)
+        assert np.array_equal(sample["second"], still.sample(index, draw)["second"])
+        assert not np.array_equal(sample["image"], sample["second"])
+    batch = next(iter(Loader(data, 3, seed=3, shuffle="never")))
+    first = Draw(3, batch.epoch)
+    assert torch.equal(apply_all([color], batch["second"], batch.ids, first), batch.images)
+    moved = RandAugment(magnitude=30).geometry.sample_movements(ids, draw, OUTPUT)
+    for index in ids.tolist():
+        plain = Placement(SIZE, OUTPUT, (0, 0, *SIZE[::-1]), (False, False), moved[index]).apply(PHOTO)
+        assert np.array_equal(policy.sample(index, draw)["second"], plain)
