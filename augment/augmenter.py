@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from .described import described
 from .geometry import FloatArray, about_centre, reflections, rotations, scalings, shears, translations
 from .random import Draw, Purpose
 from .ranges import Bounds, as_levels, as_number, as_probability, as_range, draw_range
@@ -25,7 +26,7 @@ _COLUMNS = (
     "x_translation", "y_translation",
 )  # fmt: skip
 
-_ANY, _FACTOR, _ANGLE = Bounds(-1e9, 1e9), Bounds(0, 1e6, "lowest"), Bounds(-90, 90, "both")
+_ANY, _FACTOR, _ANGLE = Bounds(-1e9, 1e9), Bounds(1e-3, 1e6), Bounds(-90, 90, "both")
 
 #: Numbers that lie outside of these make a map that cannot be undone, or no sense.
 _BOUNDS = {"scale": _FACTOR, "x_scale": _FACTOR, "y_scale": _FACTOR, "x_shear": _ANGLE, "y_shear": _ANGLE}
@@ -46,10 +47,10 @@ class ImageAugmenter:
         x_reflection: probability of a mirror image, left to right; True stands for 1/2.
         y_reflection: the same, top to bottom.
         rotation: degrees, counter-clockwise, -1e9 .. 1e9.
-        scale: factor for both axes, 0 < scale <= 1e6; more than 1 enlarges. Not together with ``x_scale`` or
+        scale: factor for both axes, 0.001 .. 1e6; more than 1 enlarges. Not together with ``x_scale`` or
             ``y_scale``.
-        x_scale: factor along x, 0 < x_scale <= 1e6.
-        y_scale: factor along y, 0 < y_scale <= 1e6.
+        x_scale: factor along x, 0.001 .. 1e6.
+        y_scale: factor along y, 0.001 .. 1e6.
         x_shear: *degrees* in (-90, 90), not a ratio; positive moves lower rows to the right.
         y_shear: degrees in (-90, 90); positive moves columns on the right downwards.
         x_translation: pixels of the input image to the right, -1e9 .. 1e9.
@@ -134,11 +135,9 @@ class ImageAugmenter:
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """All settings as plain values, for a fingerprint: a function stands there by its module and name.
-
-        Two functions of one name are therefore held to be the same one.
-        """
-        return tuple(_plain(getattr(self, field.name)) for field in fields(self))
+        """All settings as plain values, for a fingerprint; ``described`` says by what a function counts."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return tuple(described(value) if callable(value) else value for value in values)
 
     def _values(self, name: str, uniforms: FloatArray, ids: NDArray[np.int64], draw: Draw) -> FloatArray:
         parameter: Parameter = getattr(self, name)
@@ -170,10 +169,3 @@ def _probability(reflection: float) -> float:
 
 def _is_one(parameter: Parameter) -> bool:
     return parameter in (1, (1, 1))
-
-
-def _plain(value: object) -> object:
-    if not callable(value):
-        return value
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"

@@ -2,7 +2,8 @@
 
 The formulas are those of torchvision's ``transforms.v2.functional`` (``adjust_gamma``, ``adjust_brightness`` and so
 on), which follow Pillow's ``ImageEnhance``. Two things differ: the order is fixed, and values are rounded once at the
-end, not cut off after each step. One step alone is within two levels of torchvision's.
+end, not cut off after each step. One step alone is within two levels of torchvision's, for
+factors up to 3.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..errors import ShapeError
+from ..errors import ConfigError, ShapeError
 from .pixels import Ids, blocks, check_images, column, to_bytes
 from .random import Draw, Purpose
 from .ranges import Bounds, as_number, as_probability, as_whole
@@ -52,7 +52,8 @@ class Mixed:
             classes: how many there are, from 1 on; labels are below.
 
         Raises:
-            ConfigError: that is no such number.
+            ConfigError: that is no such number, or, on a CPU, a label is not below it. (A GPU would have to be waited
+                for; it stops with an error of its own.)
 
         Example:
             >>> images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
@@ -61,6 +62,11 @@ class Mixed:
             [[0.75, 0.0, 0.25], [0.0, 0.0, 1.0]]
         """
         classes = as_whole("classes", classes, 1, 2**31 - 1, "1 .. 2**31 - 1")
+        if self.labels.device.type == "cpu" and self.labels.numel():
+            both = torch.stack((self.labels, self.partner_labels))
+            lowest, highest = int(both.min()), int(both.max())
+            if lowest < 0 or highest >= classes:
+                raise ConfigError(f"classes={classes} needs labels in 0 .. {classes - 1}, got {lowest} .. {highest}")
         result = torch.zeros(len(self.labels), classes, device=self.labels.device)
         weights = self.weights.view(-1, 1)
         result.scatter_add_(1, self.labels.view(-1, 1), weights)

@@ -11,13 +11,16 @@ from ..errors import ConfigError, ShapeError
 
 __all__ = ["Normalize"]
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalize:
     """Makes floats of bytes: (value / 255 - mean) / std in each channel.
 
     That is one multiplication and one addition in float32, so the bits are the same on every device; torchvision's
-    ``ToDtype(float32, scale=True)`` and ``Normalize`` after it differ from it by their rounding, by less than 1e-6.
+    ``ToDtype(float32, scale=True)`` and ``Normalize`` after it differ from it by their rounding, by less than
+    3e-7 / std.
 
     Models that were trained on ImageNet mostly expect ``mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)``.
 
@@ -26,7 +29,8 @@ class Normalize:
         std: of each channel, > 0, as a part of 255.
 
     Raises:
-        ConfigError: numbers that are not finite, a ``std`` that is not above 0, or different numbers of channels.
+        ConfigError: numbers that are not finite, a ``std`` that is not above 0, different numbers of channels, or
+            results that float32 cannot hold.
 
     Example:
         >>> images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 3, 1, 1)
@@ -43,6 +47,8 @@ class Normalize:
             raise ConfigError(f"std must be above 0, got {self.std}")
         if len(means) != len(stds):
             raise ConfigError(f"mean and std must have as many channels, got {self.mean} and {self.std}")
+        if any((1 + abs(mean)) > _LARGEST * std for mean, std in zip(means, stds, strict=True)):
+            raise ConfigError(f"mean={self.mean} and std={self.std} make numbers that are too large for float32")
         object.__setattr__(self, "mean", means)  # of one form, so that equal settings have equal fingerprints
         object.__setattr__(self, "std", stds)
 

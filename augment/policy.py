@@ -20,7 +20,8 @@ order in which it was drawn. Sharper, brighter and so on round once at the end o
 | ``posterize``, bits kept | 8 .. 2 | 8 .. 4 |
 | ``solarize``, threshold | 256 .. 0 | 256 .. 0 |
 
-Magnitudes have 31 steps, 0 .. 30; 0 changes nothing and 30 is the stronger end. Of two signs each is equally probable.
+Magnitudes have 31 steps, 0 .. 30; 0 changes nothing and 30 is the stronger end, except that ``auto_contrast`` and
+``equalize`` have no magnitude and always act. Of two signs each is equally probable.
 The ranges are those of torchvision's ``TrivialAugmentWide`` and ``RandAugment``, but for the threshold, which is the
 papers': torchvision begins at 255, and so inverts white at magnitude 0.
 """

@@ -22,6 +22,7 @@ from PIL import Image
 
 from ..augment.augmenter import ImageAugmenter
 from ..augment.crop import Crop
+from ..augment.described import described
 from ..augment.geometry import FloatArray
 from ..augment.pixels import PixelOperation, apply_all
 from ..augment.placement import Placement
@@ -93,7 +94,8 @@ class AugmentedImageDatastore(Datastore):
             are applied in their order; none by default. Leave it out to apply them to whole batches on a GPU instead:
             ``apply_all(operations, batch.images, batch.ids, Draw(seed, batch.epoch))`` gives the same bits.
         masks: fields with label maps, whole numbers (H, W) or (H, W, C) of the image's size. Labels are never mixed:
-            each pixel of the output takes the one that its centre lies in.
+            each pixel of the output takes the one that its centre lies in. In a batch they are (N, h, w) or (N, h, w,
+            C), of any type and number of channels; second images are (N, C, h, w).
         images: fields with second images of the image's size, which may have other channels with color="keep". They
             are converted, moved and filled like the image, but keep their values: ``photometric`` and the values of
             ``policy`` are for "image" alone, since a second image is most often what a model is to find. Where it shall
@@ -215,7 +217,8 @@ class AugmentedImageDatastore(Datastore):
         sample = self.sample(0, Draw()) if self._channels is None or self.joint.names else {}
         channels = {name: sample[name].shape[2] if sample else self._channels or 0 for name in self._pictures}
         pictures = (Field(name, (*self._size, channels[name]), "uint8", is_image=True) for name in self._pictures)
-        moved = Schema.of({name: sample[name] for name in self.joint.others}, self.locate(0)).fields
+        found_moved = Schema.of({name: sample[name] for name in self.joint.others}, self.locate(0)).fields
+        moved = (replace(field, is_image=False) for field in found_moved)  # a label map of three channels is none
         kept = (field for field in found.fields if field.name not in (*self._pictures, *self.joint.others))
         return Schema((*pictures, *moved, *kept), found.texts)
 
@@ -249,10 +252,11 @@ class AugmentedImageDatastore(Datastore):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the source and all settings; functions among them count by module and name."""
+        """A digest of the source and all settings; ``augment.described`` says by what functions and objects count."""
         augment = None if self.augment is None else self.augment.settings
-        settings = (self._size, self._channels, self.crop, self.color, augment, self.photometric, self.joint)
-        policy = () if self.policy is None else (self.policy,)
+        values = described((self.crop, self.photometric))
+        settings = (self._size, self._channels, values, self.color, augment, self.joint)
+        policy = () if self.policy is None else (described(self.policy),)
         reduced = ("reduced",) if self.reduced_decode else ()
         return fingerprint_of(type(self).__qualname__, self.source.fingerprint, *settings, *policy, *reduced)
 
@@ -322,10 +326,11 @@ class AugmentedImageDatastore(Datastore):
         image = np.asarray(self._value(sample, index, name))
         image = image[:, :, np.newaxis] if image.ndim == 2 else image
         wanted = {"rgb": 3, "gray": 1}.get(self.color)
-        if image.dtype != np.uint8 or image.ndim != 3 or (wanted is not None and image.shape[2] not in (1, 2, 3, 4)):
+        usual = wanted is None or image.shape[2:] in ((1,), (2,), (3,), (4,))
+        if image.dtype != np.uint8 or image.ndim != 3 or 0 in image.shape or not usual:
             raise ShapeError(
                 f"the {name} of {self.locate(index)} is {image.dtype} {image.shape}: it must be uint8 (H, W) or "
-                '(H, W, C), C = 1 to 4 (gray or color, with or without alpha) unless color="keep"'
+                '(H, W, C) of at least one pixel, C = 1 to 4 (gray or color, with or without alpha) unless color="keep"'
             )
         if wanted in (None, image.shape[2]):
             return image
@@ -396,7 +401,7 @@ class AugmentedImageDatastore(Datastore):
 def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], int | None]:
     """Return height and width, and the number of channels as far as it is known without an image."""
     sizes = tuple(output_size) if isinstance(output_size, Sequence) else ()
-    if len(sizes) not in (2, 3) or not all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes):
+    if len(sizes) not in (2, 3) or not all(_is_size(n) for n in sizes):
         raise ConfigError(f"output_size must be (height, width) in whole pixels, at least 1 each, got {output_size!r}")
     wanted = {"rgb": 3, "gray": 1}.get(color)
     if wanted is not None and sizes[2:] not in ((), (wanted,)):
@@ -405,3 +410,7 @@ def _output(output_size: Sequence[int], color: Color) -> tuple[tuple[int, int], 
             'width only, or choose color="rgb", "gray" or "keep"'
         )
     return (int(sizes[0]), int(sizes[1])), wanted or (int(sizes[2]) if len(sizes) == 3 else None)
+
+
+def _is_size(number: object) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool) and int(number) > 0

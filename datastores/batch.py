@@ -22,7 +22,7 @@ class Batch:
 
     Args:
         fields: field name -> tensor whose first axis is the row. An image field is (N, C, H, W), channels last in
-            memory.
+            memory: "image", second images, and what is uint8 (H, W, C) with C = 1, 3 or 4 in samples and no label map.
         ids: int64 (N,), sample ids.
         valid: bool (N,), False where a row only pads the last batch (``last_batch="pad"``).
         epoch: the epoch it belongs to.

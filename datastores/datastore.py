@@ -277,6 +277,9 @@ class _DatastoreAt(Datastore):
         del draw
         return self[index]
 
+    def schema(self) -> Schema:
+        return self.source.schema()
+
     @property
     def classes(self) -> tuple[str, ...]:
         return classes_of(self.source)

@@ -11,7 +11,7 @@ from ..augment.geometry import mapped_boxes, mapped_points
 from ..augment.placement import Placement
 from ..errors import ConfigError, ShapeError
 
-__all__ = ["Joint", "different_size"]
+__all__ = ["Joint", "different_size", "joints_below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +116,14 @@ def different_size(name: str, value: NDArray[Any], placement: Placement) -> str:
         f"field {name!r} is {value.shape[0]} x {value.shape[1]} pixels (height x width), but the image is {height} x "
         f"{width}: what goes the same way must have the same size"
     )
+
+
+def joints_below(data: object) -> list[Joint]:
+    """Return what the datastores that ``data`` is made of, itself included, move along with their images."""
+    found = list[Joint]()
+    while data is not None:
+        joint = getattr(data, "joint", None)
+        if isinstance(joint, Joint):
+            found.append(joint)
+        data = getattr(data, "source", None)
+    return found

@@ -15,6 +15,9 @@ from .locks import ProcessLock
 
 __all__ = ["Payload", "check_sendable", "without_main"]
 
+#: How objects say that they cannot be pickled; RuntimeError is torch's way, for its scripted modules.
+_REFUSALS = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError)
+
 _MAIN = ProcessLock()  # the main module belongs to the whole process
 
 
@@ -61,7 +64,7 @@ def _pickle(source: Datastore, pickler: "_MainSpotter") -> bool:
     """Pickle a datastore and return whether it names something that the user's script defines."""
     try:
         pickler.dump(source)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except _REFUSALS as error:
         raise ConfigError(
             f"{_culprit(source, type(source).__name__)} cannot be sent to a background worker ({error}): define it "
             'at the top level of a module, or use a Loader with start_method="fork", or workers=0'
@@ -116,7 +119,7 @@ def _culprit(value: object, path: str, above: tuple[object, ...] = ()) -> str:
             continue
         try:
             pickle.dumps(part)
-        except (pickle.PicklingError, AttributeError, TypeError):
+        except _REFUSALS:
             return _culprit(part, f"{path}.{name}", above)
     return f"{path} ({getattr(value, '__qualname__', type(value).__name__)})"
 

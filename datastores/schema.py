@@ -29,7 +29,8 @@ class Field:
         name: for example "image" or "label".
         shape: of one row, without the batch axis; () for a number. An image is (H, W, C).
         dtype: NumPy's name of the element type, for example "uint8".
-        is_image: rows are (H, W, C) and the batch shows them as (N, C, H, W), channels last in memory.
+        is_image: rows are (H, W, C) and the batch shows them as (N, C, H, W), channels last in memory. In a datastore
+            that does not say it, these are the fields that are uint8 (H, W, C) with C = 1, 3 or 4.
     """
 
     name: str

@@ -5,7 +5,6 @@ each sample by (seed, epoch, sample id), so a sample does not depend on who make
 """
 
 import random
-import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..augment.described import described
 from ..augment.random import Draw, Purpose
 from ..augment.ranges import shown
 from ..errors import ConfigError, FieldError, ShapeError
@@ -24,6 +24,7 @@ from .clock import Clock, Stage
 from .datastore import Datastore, SupportsIndex, as_datastore, fingerprint_of, place_of
 from .derived import DerivedDatastore, count_below
 from .generators import own_generators, seed_generators
+from .joint import joints_below
 from .schema import Field, IntArray, Rows, Sample, Schema, check_sample
 
 __all__ = ["TransformedDatastore", "transform"]
@@ -45,11 +46,16 @@ def transform(
 
     With ``field=None`` it gets the whole sample, a dict of arrays, numbers and strings, and returns such a mapping: a
     function of your own can change several fields together. albumentations gets the fields as keywords (``image``,
-    ``mask``).
+    ``mask``). Of the tensors that it returns, "image" and torchvision's ``tv_tensors.Image`` are (C, H, W) and
+    become (H, W, C), as all images of samples are; any other tensor keeps its axes.
+
+    In a batch "image" (or ``field``) is (N, C, H, W), if it has 1, 3 or 4 channels; so are second images of an
+    ``AugmentedImageDatastore`` below, its label maps never, and other fields where they are uint8 (H, W, C).
 
     The generators of ``random``, ``numpy.random`` and torch, and those of albumentations, are seeded for each sample
     and each function; the first three are given back afterwards. What a function gets is a copy, which it may change.
-    Background workers need functions that can be pickled, unless ``start_method="fork"``: a ``Loader`` checks that.
+    Background workers need functions that can be pickled, unless ``start_method="fork"``: a ``Loader`` checks that. A
+    saved position is only valid with the same function: ``headrace.augment.described`` says by what functions count.
 
     Args:
         data: any datastore, such as ``AugmentedImageDatastore`` or one of whole images.
@@ -98,6 +104,7 @@ class TransformedDatastore(DerivedDatastore):
         self.function = function
         self.field = field
         self._family = family
+        self._identity = described(function)  # now, before it is called and remembers something
         self._depth = 1 + count_below(source, TransformedDatastore)  # each function has its own random numbers
 
     def sample(self, index: int, draw: Draw) -> Sample:
@@ -160,19 +167,21 @@ class TransformedDatastore(DerivedDatastore):
     def schema(self) -> Schema:
         """Describe one row of a batch, by making the first sample that can be made (of the first 32)."""
         own = super().schema()
-        fields = tuple(replace(field, is_image=self._is_image(field.name, field.shape)) for field in own.fields)
+        fields = tuple(replace(field, is_image=self._is_image(field)) for field in own.fields)
         self._source_fields  # noqa: B018 - a source that cannot say them says so now, and workers need not ask
         return replace(own, fields=fields)
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the source and the function: its module, and its ``repr`` without addresses in memory."""
-        described = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(self.function))
-        module = getattr(self.function, "__module__", type(self.function).__module__)
-        return fingerprint_of("transform", self.source.fingerprint, module, described, self.field)
+        """A digest of the source and the function; ``augment.described`` says by what a function counts."""
+        return fingerprint_of("transform", self.source.fingerprint, self._identity, self.field)
 
-    def _is_image(self, name: str, shape: tuple[int, ...]) -> bool:
-        return name == (self.field or "image") and len(shape) == 3 and shape[2] in (1, 3, 4)
+    def _is_image(self, field: Field) -> bool:
+        below = joints_below(self.source)
+        if any(field.name in joint.others for joint in below):
+            return False
+        named = field.name == (self.field or "image") or any(field.name in joint.images for joint in below)
+        return field.is_image or (named and len(field.shape) == 3 and field.shape[2] in (1, 3, 4))
 
     def _changed(self, sample: Sample, index: int) -> Sample:
         check_sample(sample, place_of(self, index))
@@ -181,11 +190,11 @@ class TransformedDatastore(DerivedDatastore):
             result = self.function(**own) if self._family == "albumentations" else self.function(own)
             if not isinstance(result, Mapping):
                 raise self._wrong(result, index, "a mapping of field names to arrays, numbers or strings")
-            return {name: _array(value) for name, value in result.items()}
+            return {name: _array(value, is_image=name == "image") for name, value in result.items()}
         if self.field not in own:
             raise FieldError(f"{place_of(self, index)} has no field {self.field!r}: it has {sorted(own)}")
         result = self._called(np.asarray(own[self.field]))
-        value = _array(result)
+        value = _array(result, is_image=True)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
             raise self._wrong(result, index, "an image: an array (H, W, C), or a tensor (C, H, W)")
         return own | {self.field: value}
@@ -215,9 +224,10 @@ def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def _array(value: object) -> object:
-    """Return a tensor (C, H, W) as an array (H, W, C), a Pillow image as an array, and all else as it is."""
+def _array(value: object, *, is_image: bool) -> object:
+    """Return a tensor as an array, (H, W, C) if it is an image (C, H, W), a Pillow image too, and all else as it is."""
     if isinstance(value, torch.Tensor):
         plain = value.detach().cpu().as_subclass(torch.Tensor)
-        return (plain.permute(1, 2, 0) if plain.ndim == 3 else plain).numpy()
+        is_image = is_image or type(value).__name__ == "Image"  # of torchvision.tv_tensors
+        return (plain.permute(1, 2, 0) if is_image and plain.ndim == 3 else plain).numpy()
     return np.asarray(value) if hasattr(value, "__array_interface__") else value

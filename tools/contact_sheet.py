@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..errors import ConfigError, ShapeError
 
-__all__ = ["Column", "contact_sheet", "overlaid"]
+__all__ = ["Column", "contact_sheet", "overlaid", "shrunk"]
 
 _PAPER, _INK, _FAINT, _RULE = (250, 250, 248), (40, 40, 44), (130, 130, 136), (222, 222, 218)
 
@@ -20,6 +20,8 @@ _LABEL_COLORS = np.array(
     np.float64,
 )  # fmt: skip
 _STRENGTH = 0.5
+
+_MAX_PIXELS = 2**28  # 800 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def contact_sheet(
         An RGB image.
 
     Raises:
-        ConfigError: there are no columns, or they differ in their number of draws.
+        ConfigError: there are no columns, they differ in their number of draws, or the sheet would be too large.
     """
     rows = {len(column.draws) for column in columns}
     if len(rows) != 1:
@@ -97,6 +99,11 @@ def contact_sheet(
     wide = min(per_band or len(columns), len(columns))
     bands = [columns[first : first + wide] for first in range(0, len(columns), wide)]
     size = (layout.column_left(wide) + layout.gap, layout.gap + len(bands) * layout.band + 2 * layout.line)
+    if size[0] * size[1] > _MAX_PIXELS:
+        raise ConfigError(
+            f"a sheet of {len(columns)} samples with {len(columns[0].draws)} draws each would be {size[0]} x {size[1]} "
+            f"pixels, more than {_MAX_PIXELS:,} in all: show fewer"
+        )
     sheet = Image.new("RGB", size, _PAPER)
     pen = ImageDraw.Draw(sheet)
     for number, band in enumerate(bands):
@@ -115,8 +122,9 @@ def _draw_band(
     for number, column in enumerate(columns):
         left = layout.column_left(number)
         middle = left + tile // 2
-        pen.text((middle, band_top), _shortened(column.title, tile, pen, font), _INK, font, anchor="ma")
-        subtitle = _shortened(column.subtitle[::-1], tile, pen, font)[::-1]  # keys differ in their ends
+        title = _shortened(_printable(column.title), tile, pen, font)
+        pen.text((middle, band_top), title, _INK, font, anchor="ma")
+        subtitle = _shortened(_printable(column.subtitle)[::-1], tile, pen, font)[::-1]  # keys differ in their ends
         pen.text((middle, band_top + layout.line), subtitle, _FAINT, font, anchor="ma")
         for row, picture in enumerate(_pictures(column)):
             fitted = _fitted(picture, tile)
@@ -148,11 +156,25 @@ def overlaid(picture: NDArray[np.uint8], mask: NDArray[np.integer], ignored: int
     """
     if mask.shape != picture.shape[:2]:
         raise ShapeError(f"a mask {mask.shape} cannot be laid over a picture {picture.shape}: it needs the same size")
-    colored = np.broadcast_to(picture, (*mask.shape, 3)).astype(np.float64)
+    colored = np.array(np.broadcast_to(picture, (*mask.shape, 3)))
     marked = (mask != 0) & (mask != ignored)
     colors = _LABEL_COLORS[(mask[marked].astype(np.int64) - 1) % len(_LABEL_COLORS)]
-    colored[marked] += _STRENGTH * (colors - colored[marked])
-    return colored.astype(np.uint8)
+    colored[marked] = (colored[marked] + _STRENGTH * (colors - colored[marked])).astype(np.uint8)
+    return colored
+
+
+def shrunk(picture: NDArray[np.uint8], tile: int) -> NDArray[np.uint8]:
+    """Return what a tile shows of a picture, so that no more of it has to be kept; a small one stays as it is.
+
+    Args:
+        picture: uint8 (H, W, C) with 1 or 3 channels.
+        tile: pixels of the square that it is fitted into.
+
+    Example:
+        >>> shrunk(np.zeros((300, 600, 1), np.uint8), 30).shape
+        (15, 30, 3)
+    """
+    return picture if max(picture.shape[:2]) <= tile else np.asarray(_fitted(picture, tile))
 
 
 def _pictures(column: Column) -> tuple[NDArray[np.uint8], ...]:
@@ -170,6 +192,11 @@ def _fitted(picture: NDArray[np.uint8], tile: int) -> Image.Image:
     image = Image.fromarray(picture.squeeze(2) if picture.shape[2] == 1 else picture).convert("RGB")
     enlarged = tile > max(image.size)
     return image.resize(_fitted_size(picture, tile), Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS)
+
+
+def _printable(text: str) -> str:
+    """Return a text of one line, whatever a file may be called: what cannot be shown is written as Python writes it."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _shortened(

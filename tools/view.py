@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, HeadraceError
+from ..errors import ConfigError, FieldError, HeadraceError, ShapeError
 from .progress import show_count
 from .source import open_images
 
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from ..augment import ImageAugmenter
-    from ..datastores import AugmentedImageDatastore
+    from ..augment import Draw, ImageAugmenter
+    from ..datastores import AugmentedImageDatastore, Datastore
+    from ..datastores.datastore import SupportsIndex
+    from ..datastores.joint import Joint
 
 __all__ = ["add_arguments", "parse_augmenter", "preview", "run"]
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+_LONGEST_SIDE = {"JPEG": 65500, "WEBP": 16383}  # PNG has room for more than a sheet may have
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)"
 _PER_BAND = 8
 
@@ -73,8 +76,13 @@ def run(options: argparse.Namespace) -> int:
     if options.skip_bad:
         ids = _readable(data, _chosen(data, ids, options.draws))
     sheet = preview(data, ids, draws=options.draws, seed=options.seed, epoch=options.epoch)
-    file = io.BytesIO()
-    sheet.save(file, _FORMATS[Path(options.output).suffix.lower()])
+    file, kind = io.BytesIO(), _FORMATS[Path(options.output).suffix.lower()]
+    if max(sheet.size) > _LONGEST_SIDE.get(kind, max(sheet.size)):
+        raise ConfigError(
+            f"{options.output}: the sheet is {sheet.width} x {sheet.height} pixels, and {kind} files have at most "
+            f"{_LONGEST_SIDE[kind]} a side: show fewer draws or samples, or write a .png"
+        )
+    sheet.save(file, kind)
     LocalStorage().write_atomic(local_path(options.output), file.getvalue())
     print(f"{options.output}: {len(ids):,} of {show_count(len(data), 'image')}, {sheet.width} x {sheet.height} pixels")
     return 0
@@ -99,7 +107,7 @@ def _readable(data: "AugmentedImageDatastore", ids: Sequence[int]) -> list[int]:
 
 
 def preview(
-    data: "AugmentedImageDatastore",
+    data: "Datastore | SupportsIndex",
     ids: Sequence[int] | None = None,
     *,
     draws: int = 3,
@@ -109,11 +117,13 @@ def preview(
 ) -> "Image":
     """Return a contact sheet of samples as training would see them; a notebook shows it.
 
-    Each column is a sample: its original, and below it what it looks like in ``draws`` epochs. Label maps that ``data``
-    moves along (``masks``) are laid over the pictures in colors.
+    Each column is a sample: its original, as it is stored, and below it what it looks like in ``draws`` epochs. Label
+    maps that ``data`` moves along (``masks``) are laid over the pictures in colors. What ``normalize`` made is shown as
+    it was before; other values than bytes are shown as they are if they are in 0 .. 1 or whole numbers in 0 .. 255, and
+    else stretched so that the smallest of each picture is black and the largest white.
 
     Args:
-        data: images of one size, moved or not.
+        data: any datastore whose samples have an "image": ``AugmentedImageDatastore``, ``transform(...)``, a list.
         ids: sample ids; 8 of them, evenly spread, by default.
         draws: epochs to show, at least 1.
         seed: of the run that is shown.
@@ -124,7 +134,7 @@ def preview(
         An RGB image.
 
     Raises:
-        ConfigError: there are no such samples, or ``data`` is something else.
+        ConfigError: there are no such samples, ``data`` is something else, or the sheet would be too large.
         DecodeError, FieldError, ShapeError: a sample cannot be made.
 
     Example:
@@ -137,31 +147,53 @@ def preview(
         'RGB'
     """
     from ..augment import Draw
-    from .contact_sheet import Column, contact_sheet
+    from ..datastores.datastore import as_datastore
+    from ..datastores.joint import joints_below
+    from .contact_sheet import Column, contact_sheet, shrunk
 
-    chosen = _chosen(data, ids, draws)
-    columns = []
+    shown = as_datastore(data)
+    chosen, chain = _chosen(shown, ids, draws), _chain(shown)
+    worlds = [Draw(seed, epoch + number) for number in range(draws)]
+    columns, sizes, joints = list[Column](), set[str](), joints_below(shown)
     for index in chosen:
-        worlds = [Draw(seed, epoch + number) for number in range(draws)]
-        original = data.source.sample(index, worlds[0])
-        seen = [_picture_of(data, data.sample(index, world)) for world in worlds]
-        title, subtitle = _names(data, index, original)
-        columns.append(Column(title, _picture_of(data, original), seen, subtitle))
-    height, width = seen[0].shape[:2]
+        original = _original(chain, index, worlds[0])
+        seen = list["NDArray[Any]"]()
+        for world in worlds:  # of each picture only what the sheet shows is kept
+            picture = _picture_of(joints, chain[0].sample(index, world), chain[0].locate(index))
+            sizes.add("{} x {}".format(*picture.shape))
+            seen.append(shrunk(picture, tile))
+        title, subtitle = _names(shown, index, original)
+        picture = _picture_of(joints, original, chain[0].locate(index))
+        columns.append(Column(title, shrunk(picture, tile), seen, subtitle))
     epochs = f"epoch {epoch}" if draws == 1 else f"epochs {epoch} to {epoch + draws - 1}"
-    caption = f"seed {seed}, {epochs}, {height} x {width} (height x width)"
-    return contact_sheet(columns, tile=tile, caption=caption, per_band=_PER_BAND)
+    size = f"{sizes.pop()} (height x width)" if len(sizes) == 1 else "of several sizes"
+    return contact_sheet(columns, tile=tile, caption=f"seed {seed}, {epochs}, {size}", per_band=_PER_BAND)
 
 
-def _chosen(data: "AugmentedImageDatastore", ids: Sequence[int] | None, draws: int) -> list[int]:
-    """Return the ids that are shown, or say why they cannot be."""
-    from ..augment.ranges import shown
+def _chain(data: "Datastore") -> "list[Datastore]":
+    """Return a datastore whose values can be shown, the one that it is made of, and so on to the stored samples."""
     from ..datastores import AugmentedImageDatastore
+    from ..datastores.derived import DerivedDatastore
 
-    if not isinstance(data, AugmentedImageDatastore):
-        raise ConfigError(
-            f"preview shows an AugmentedImageDatastore, got {shown(data)}: AugmentedImageDatastore(size, data)"
-        )
+    found = [data]
+    while isinstance(found[-1], (AugmentedImageDatastore, DerivedDatastore)) and len(found[-1].source) == len(data):
+        found.append(found[-1].source)
+    normalized = (isinstance(one, DerivedDatastore) and hasattr(one, "normalization") for one in found)
+    return found[list(normalized).index(False) :]
+
+
+def _original(chain: "list[Datastore]", index: int, draw: "Draw") -> dict[str, Any]:
+    """Return a sample as it is stored: the first one on its way that has an image."""
+    sample: dict[str, Any] = {}
+    for store in reversed(chain):
+        sample = store.sample(index, draw)
+        if "image" in sample:
+            return sample
+    raise FieldError(f"{chain[0].locate(index)} has no image to show: its fields are {sorted(sample)}")
+
+
+def _chosen(data: "Datastore", ids: Sequence[int] | None, draws: int) -> list[int]:
+    """Return the ids that are shown, or say why they cannot be."""
     if ids is None:
         ids = spread(len(data), _PER_BAND)
     try:
@@ -233,20 +265,22 @@ def _value(name: str, text: str, *, given: bool) -> object:
     raise ConfigError(f"{name}={text!r} is not understood: write {kinds}")
 
 
-def _names(data: "AugmentedImageDatastore", index: int, sample: dict[str, Any]) -> tuple[str, str]:
+def _names(data: "Datastore", index: int, sample: dict[str, Any]) -> tuple[str, str]:
     """Return what stands above a column: the label, and below it the key; of what is there."""
     import numpy as np
+
+    from ..datastores.datastore import classes_of
 
     number = f"sample {index}"
     key = str(sample.get("key", number))
     if "label" not in sample:
         return (key, "") if key == number else (number, key)
-    label, classes = sample["label"], data.classes
+    label, classes = sample["label"], classes_of(data)
     is_class = isinstance(label, (int, np.integer)) and 0 <= label < len(classes)
     return (classes[label] if is_class else f"label {label}"), key
 
 
-def _picture_of(data: "AugmentedImageDatastore", sample: dict[str, Any]) -> "NDArray[Any]":
+def _picture_of(joints: "list[Joint]", sample: dict[str, Any], where: str) -> "NDArray[Any]":
     """Return what can be shown of an image: 1 or 3 channels, with its label maps laid over it."""
     import numpy as np
 
@@ -254,11 +288,31 @@ def _picture_of(data: "AugmentedImageDatastore", sample: dict[str, Any]) -> "NDA
 
     image = np.asarray(sample["image"])
     image = image[:, :, np.newaxis] if image.ndim == 2 else image
-    image = image[:, :, : 1 if image.shape[2] < 3 else 3]
-    for name in data.joint.masks:
-        mask = np.asarray(sample[name])
-        image = overlaid(image, mask if mask.ndim == 2 else mask[:, :, 0], data.joint.mask_fill)
+    if image.ndim != 3 or 0 in image.shape or image.dtype.kind not in "biuf":
+        raise ShapeError(f"the image of {where} is {image.dtype} {image.shape}: only (H, W) and (H, W, C) can be shown")
+    image = _as_bytes(image[:, :, : 1 if image.shape[2] < 3 else 3])
+    for joint in joints:
+        for name in joint.masks:
+            if name in sample:
+                mask = np.asarray(sample[name])
+                image = overlaid(image, mask if mask.ndim == 2 else mask[:, :, 0], joint.mask_fill)
     return image
+
+
+def _as_bytes(image: "NDArray[Any]") -> "NDArray[Any]":
+    """Return values of any type as bytes that can be seen, as ``preview`` describes it."""
+    import numpy as np
+
+    if image.dtype == np.uint8:
+        return image
+    values = np.nan_to_num(image.astype(np.float64), posinf=0.0, neginf=0.0)
+    lowest, highest = float(values.min()), float(values.max())
+    is_share = image.dtype.kind in "bf" and lowest >= 0 and highest <= 1
+    if not is_share and image.dtype.kind in "iu" and lowest >= 0 and highest <= 255:
+        return image.astype(np.uint8)
+    if not is_share:
+        values = (values - lowest) / max(highest - lowest, 1e-12)
+    return np.rint(values * 255).astype(np.uint8)
 
 
 # --- words of the command line ---------------------------------------------------------------------------------------

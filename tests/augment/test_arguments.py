@@ -60,7 +60,7 @@ def _ranges(owner: type, inside: tuple[float, float], outside: tuple[float, ...]
 SIGMA = (("sigma", 1.0),)
 ARGUMENTS = [
     *_ranges(ImageAugmenter, (-1e9, 1e9), (-1.1e9, 1e300), "rotation", "x_translation", "y_translation"),
-    *_ranges(ImageAugmenter, (0.001, 1e6), (0, -1, 1e300), "scale", "x_scale", "y_scale"),
+    *_ranges(ImageAugmenter, (0.001, 1e6), (0, 0.0009, -1, 1e300), "scale", "x_scale", "y_scale"),
     *_ranges(ImageAugmenter, (-89.9, 89.9), (-90, 90), "x_shear", "y_shear"),
     *_ranges(ColorAugmenter, (0.0, 1000.0), (-0.1, 1001), "brightness", "contrast", "saturation"),
     *_ranges(ColorAugmenter, (-0.5, 0.5), (-0.6, 0.6), "hue"),

@@ -157,3 +157,12 @@ def test_what_does_not_belong_together_is_refused(kind) -> None:
     for wrong in ({"alpha": 0}, {"alpha": 200}, {"probability": 2}):
         with pytest.raises(ConfigError, match="must be a number"):
             type(kind)(**wrong)
+
+
+@pytest.mark.parametrize("labels", [([0, 3], [1, 0]), ([0, 1], [3, 0]), ([-1, 1], [0, 0])])
+def test_labels_that_are_no_classes_are_refused(labels) -> None:
+    own, partner = map(torch.tensor, labels)
+    mixed = Mixed(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), own, partner, torch.tensor([0.5, 0.5]))
+    with pytest.raises(ConfigError, match=r"classes=3 needs labels in 0 .. 2, got -?\d .. \d"):
+        mixed.targets(3)
+    assert Mixed(mixed.images[:0], own[:0], partner[:0], own[:0].float()).targets(3).shape == (0, 3)

@@ -121,3 +121,16 @@ def test_a_gpu_gives_the_same_bits() -> None:
         found = IMAGENET.apply(layout.cuda())
         assert found.is_cuda
         assert torch.equal(found.cpu(), IMAGENET.apply(images))
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.5, 1e-320), (0, 1e-39), (1e38, 0.1), ((0, 0, 1e300), (1, 1, 1))])
+def test_results_that_float32_cannot_hold_are_refused(mean, std) -> None:
+    with pytest.raises(ConfigError, match="too large for float32"):
+        Normalize(mean=mean, std=std)
+
+
+@given(st.floats(0, 1), st.floats(1e-6, 10))
+def test_the_difference_to_torchvision_is_rounding(mean, std) -> None:
+    levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    theirs = v2.functional.normalize(levels.float() / 255, [mean], [std])
+    assert float((Normalize(mean=mean, std=std).apply(levels) - theirs).abs().max()) < 3e-7 / std

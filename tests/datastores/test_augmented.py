@@ -510,3 +510,37 @@ def test_crops_and_colors_of_a_datastore_around_another_one_are_its_own() -> Non
         left_edge, top = (int(number * 17) for number in numbers[index])
         image = inner.sample(index, DRAW)["image"][top : top + 24, left_edge : left_edge + 24]
         assert np.array_equal(plain.sample(index, DRAW)["image"], image)
+
+
+# --- ends of ranges --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["resize", "letterbox", "random_resized_crop"])
+@pytest.mark.parametrize("output", [(1, 1), (8, 6)])
+def test_every_scale_that_is_allowed_can_be_made(mode, output) -> None:
+    long = np.full((20_000, 2, 3), 200, np.uint8)
+    for scale in (1e-3, 1e6):
+        augment = ImageAugmenter(scale=scale, rotation=3)
+        for image in (long, PHOTOS[0]):
+            data = AugmentedImageDatastore(output, [{"image": image}], mode=mode, augment=augment)
+            assert data[0]["image"].shape == (*output, 3)
+
+
+@pytest.mark.parametrize("shape", [(0, 10, 3), (0, 10, 1), (0, 10), (10, 0), (10, 0, 4), (0, 0, 3)])
+@pytest.mark.parametrize("mode", ["resize", "letterbox", "center_crop", "resized_center_crop", "random_resized_crop"])
+@pytest.mark.parametrize("color", ["rgb", "keep"])
+def test_images_without_pixels_are_refused(shape, mode, color) -> None:
+    good = np.zeros((10, 10, *(shape[2:] or (1,))), np.uint8)
+    data = AugmentedImageDatastore(
+        (4, 4), [{"image": good}, {"image": np.zeros(shape, np.uint8)}], mode=mode, color=color
+    )
+    with pytest.raises(ShapeError, match=r"sample 1 of list.*at least one pixel"):
+        data[1]
+    with pytest.raises(ShapeError, match=r"sample 1 of list.*at least one pixel"):
+        filled(data, [0, 1])
+
+
+@pytest.mark.parametrize("size", [(True, True), (8, True), (8.0, 8), (np.True_, 8)])
+def test_sizes_are_whole_numbers(size) -> None:
+    with pytest.raises(ConfigError, match=r"output_size must be \(height, width\) in whole pixels"):
+        AugmentedImageDatastore(size, MemorySource(FILES))

@@ -427,6 +427,20 @@ def test_what_cannot_be_sent_to_a_worker_is_named(method: Any) -> None:
         assert len(list(loader)) == 25
 
 
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError])
+def test_every_refusal_to_be_pickled_is_named(error: type[Exception]) -> None:
+    """RuntimeError is what torch's scripted modules raise."""
+
+    class Refusing:
+        def __reduce__(self) -> tuple[object, ...]:
+            raise error("has no __getstate__")
+
+    data = Noise()
+    data.recipe = {"scale": Refusing()}  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"Noise.recipe.scale \(.*Refusing\) cannot be sent to a background worker"):
+        Loader(data, 4, workers=1)
+
+
 # --- workers that die --------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Users' functions on samples: whatever they draw from, a sample depends on (seed, epoch, id) alone."""
 
 import random
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from pictures import MemorySource, encode, photo
 from PIL import Image, ImageFilter
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from headrace.augment import ColorAugmenter, Draw, ImageAugmenter, Normalize
@@ -222,6 +224,70 @@ def test_the_fingerprint_counts_the_function_and_not_where_it_lies() -> None:
     variants = [made(0.5), made(0.6), transform(images(), noisy), transform(images(), noisy, field=None), images()]
     assert len({data.fingerprint for data in variants}) == 5
     assert transform(images(), partial(noisy)).fingerprint == transform(images(), partial(noisy)).fingerprint
+    twice, thrice = (transform(images(), lambda image, factor=factor: image * factor) for factor in (2, 3))
+    assert twice.fingerprint != thrice.fingerprint
+
+
+def test_a_function_that_remembers_what_it_did_stays_the_same_function() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def __call__(self, image):
+            self.calls += 1
+            return image
+
+    data = transform(images(), Counting())
+    before = data.fingerprint
+    assert data[1]["key"] == "picture1"
+    assert data.fingerprint == before == transform(images(), Counting()).fingerprint
+
+
+# --- which fields are images ------------------------------------------------------------------------------------------
+
+
+def several(sample: dict) -> dict:
+    """Return tensors of many shapes beside the image."""
+    planes = torch.from_numpy(sample["image"]).permute(2, 0, 1)
+    return {
+        "image": planes,
+        "video": torch.arange(24).reshape(2, 3, 4),
+        "stack": torch.arange(24, dtype=torch.uint8).reshape(3, 4, 2),
+        "named": tv_tensors.Image(planes),
+        "mask": tv_tensors.Mask(torch.zeros(1, 20, 24, dtype=torch.uint8)),
+        "label": 1,
+    }
+
+
+def test_tensors_of_a_sample_keep_their_axes_unless_they_are_images() -> None:
+    data = transform(images(), several, field=None)
+    shapes = {name: np.shape(value) for name, value in data[2].items()}
+    assert shapes == {
+        "image": (20, 24, 3), "video": (2, 3, 4), "stack": (3, 4, 2), "named": (20, 24, 3), "mask": (1, 20, 24),
+        "label": (),
+    }  # fmt: skip
+    assert data[2]["video"].tolist() == torch.arange(24).reshape(2, 3, 4).tolist()
+    with Loader(data, 4) as loader:
+        batch = next(iter(loader))
+    assert batch.images.shape == batch["named"].shape == (4, 3, 20, 24)
+    assert torch.equal(batch.images, batch["named"])
+    assert (batch["video"].shape, batch["stack"].shape) == ((4, 2, 3, 4), (4, 3, 4, 2))
+
+
+@pytest.mark.parametrize("field", ["image", None])
+@pytest.mark.parametrize("channels", [(), (1,), (2,), (3,), (4,)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+def test_label_maps_are_never_images_and_second_images_always(field, channels, dtype) -> None:
+    sample = {
+        "image": np.zeros((9, 8, 3), np.uint8), "mask": np.zeros((9, 8, *channels), dtype),
+        "second": np.zeros((9, 8, 3), np.uint8),
+    }  # fmt: skip
+    moved = AugmentedImageDatastore((5, 6), [sample] * 2, masks=["mask"], images=["second"])
+    for data in (moved, transform(moved, np.copy if field else copy, field=field), moved.at(DRAW)):
+        with Loader(data, 2) as loader:
+            batch = next(iter(loader))
+        assert batch["mask"].shape == (2, 5, 6, *channels)
+        assert batch["second"].shape == batch.images.shape == (2, 3, 5, 6)
 
 
 # --- albumentations ---------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError, ShapeError
-from headrace.tools.contact_sheet import Column, contact_sheet, overlaid
+from headrace.tools.contact_sheet import Column, contact_sheet, overlaid, shrunk
 
+SHAPES = [(300, 200, 3), (50, 700, 1), (40, 40, 3), (41, 3, 1), (900, 1, 3), (5, 7, 3)]
 RED, GREEN = np.array([255, 0, 0], np.uint8), np.array([0, 255, 0], np.uint8)
 
 
@@ -52,3 +53,19 @@ def test_labels_are_laid_over_and_background_and_ignored_stay() -> None:
     assert found[0, 1].tolist() == found[0, 2].tolist() == [165, 92, 80]
     with pytest.raises(ShapeError, match="needs the same size"):
         overlaid(picture, np.zeros((2, 2), np.uint8))
+
+
+def test_shrunk_pictures_are_shown_as_whole_ones_are() -> None:
+    pictures = [np.arange(h * w * c, dtype=np.uint32).astype(np.uint8).reshape(h, w, c) for h, w, c in SHAPES]
+    for whole in pictures:
+        small = shrunk(whole, 40)
+        assert max(small.shape[:2]) <= 40
+        assert (small is whole) == (max(whole.shape[:2]) <= 40)
+        sheets = [contact_sheet([Column("t", picture, [])], tile=40) for picture in (whole, small)]
+        assert sheets[0].tobytes() == sheets[1].tobytes()
+
+
+def test_a_sheet_that_no_memory_holds_is_refused() -> None:
+    picture = np.zeros((4, 4, 3), np.uint8)
+    with pytest.raises(ConfigError, match=r"a sheet of 8 samples with 20000 draws each would be .* pixels, more than"):
+        contact_sheet([Column("t", picture, [picture] * 20_000)] * 8)

@@ -3,18 +3,20 @@
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from pictures import photo
 from PIL import Image
 
-from headrace.augment import Draw, ImageAugmenter
-from headrace.datastores import AugmentedImageDatastore, ImageDatastore
-from headrace.errors import ConfigError
+from headrace.augment import Draw, ImageAugmenter, Normalize, RandAugment
+from headrace.datastores import AugmentedImageDatastore, ImageDatastore, normalize, transform
+from headrace.errors import ConfigError, FieldError, ShapeError
 from headrace.tools.cli import main
-from headrace.tools.view import _names, parse_augmenter, preview, spread
+from headrace.tools.view import _as_bytes, _names, parse_augmenter, preview, spread
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +129,89 @@ def test_ids_that_are_none(ids) -> None:
     assert preview(data, np.array([1, 2])).mode == "RGB"
 
 
-def test_only_images_of_one_size_are_shown() -> None:
-    with pytest.raises(ConfigError, match="preview shows an AugmentedImageDatastore, got"):
-        preview([{"image": np.zeros((8, 8, 3), np.uint8)}])
+def test_only_datastores_are_shown() -> None:
+    for wrong in (3, None, iter([{"image": np.zeros((8, 8, 3), np.uint8)}])):
+        with pytest.raises(ConfigError, match="is no datastore: it needs __len__ and __getitem__"):
+            preview(wrong)  # type: ignore[arg-type]
+
+
+def red(image: np.ndarray) -> np.ndarray:
+    return image * np.uint8([1, 0, 0])
+
+
+def halved(sample: dict[str, object]) -> dict[str, object]:
+    return {"image": torch.from_numpy(np.asarray(sample["picture"])).permute(2, 0, 1) / 255 / 2, "label": 3}
+
+
+def test_everything_that_has_images_is_shown() -> None:
+    samples = [{"image": photo(126, 168, number), "label": number} for number in range(3)]
+    base = AugmentedImageDatastore((168, 168), samples, augment=ImageAugmenter(rotation=(-20, 20)))
+    draw = Draw(5, 1)
+    plain, picture = photo(126, 168, 1), base.sample(1, draw)["image"]
+    normalized = normalize(transform(base, red), Normalize(mean=(0.5, 0.2, 0.1), std=(0.3, 0.3, 0.3)))
+    for data, expected in (
+        (base, picture), (transform(base, red), red(picture)), (normalized, red(picture)), (samples, plain),
+        (AugmentedImageDatastore((168, 168), base, policy=RandAugment()), None),
+    ):  # fmt: skip
+        sheet = preview(data, [1], draws=1, seed=5, epoch=1)
+        assert shows(sheet, plain), "the original"
+        assert expected is None or shows(sheet, expected)
+    other = [{"picture": photo(168, 168, 1)}] * 2
+    assert shows(preview(transform(other, halved, field=None), [1]), np.rint(photo(168, 168, 1) / 2).astype(np.uint8))
+    with pytest.raises(FieldError, match=r"sample 0 of list has no image to show: its fields are \['picture'\]"):
+        preview(other)
+    with pytest.raises(ShapeError, match=r"only \(H, W\) and \(H, W, C\) can be shown"):
+        preview([{"image": np.zeros((2, 8, 8, 3), np.uint8)}])
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        (np.array([[0.0, 0.5, 1.0]]), [0, 128, 255]), (np.array([[False, True, True]]), [0, 255, 255]),
+        (np.array([[0, 7, 255]], np.int64), [0, 7, 255]), (np.array([[0, 500, 1000]], np.uint16), [0, 128, 255]),
+        (np.array([[-1.0, np.nan, 1.0]]), [0, 128, 255]), (np.array([[5.0, 5.0, 5.0]]), [0, 0, 0]),
+    ],
+)  # fmt: skip
+def test_values_of_any_type_can_be_seen(values: np.ndarray, shown: list[int]) -> None:
+    assert _as_bytes(values).tolist() == [shown]
+
+
+def test_of_large_originals_only_what_is_shown_is_kept() -> None:
+    class Large:
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> dict[str, object]:
+            return {"image": np.full((2000, 2000, 3), index, np.uint8)}
+
+    data = AugmentedImageDatastore((32, 32), Large())
+    preview(data, [0])  # what is imported and drawn once
+    tracemalloc.start()
+    try:
+        preview(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 12_000_000, "at most a few of the eight pictures of 12 MB at once"
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("webp", 16383), ("jpg", 65500)])
+def test_a_sheet_that_is_too_large_for_its_file_is_refused(
+    pictures: Path, kind: str, limit: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["view", str(pictures / "images"), "-o", str(tmp_path / f"big.{kind}"), "--size", "8", "--samples", "1"]
+    assert main([*words, "--draws", str(limit // 170)]) == 1
+    assert f"files have at most {limit} a side: show fewer draws or samples, or write a .png" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["new\nline", "tab\t", "\x1b[31m", "\u202eright", "\udcff", " ", "x" * 200])
+def test_files_and_classes_of_any_name_are_shown(name: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "images" / "class" / f"{name}.png", tmp_path / "images" / name / "picture.png"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            Image.fromarray(photo(8, 9)).save(file, "PNG")
+    assert main(["view", str(tmp_path / "images"), "-o", str(tmp_path / "sheet.png")]) == 0
 
 
 def test_the_help_keeps_examples_whole() -> None:
