@@ -194,6 +194,8 @@ def _original(chain: "list[Datastore]", index: int, draw: "Draw") -> dict[str, A
 
 def _chosen(data: "Datastore", ids: Sequence[int] | None, draws: int) -> list[int]:
     """Return the ids that are shown, or say why they cannot be."""
+    from ..augment.ranges import shown
+
     if ids is None:
         ids = spread(len(data), _PER_BAND)
     try:
