@@ -15,6 +15,7 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ from ..errors import ConfigError
 from .filelock import FileLock
 from .storage import fsync_folder, os_failure
 
-__all__ = ["Cache", "CacheEntry", "CacheItem", "Fetched", "MismatchError"]
+__all__ = ["IDLE_SECONDS", "Cache", "CacheEntry", "CacheItem", "Fetched", "MismatchError"]
+
+#: An object that was read within so many seconds is in use.
+IDLE_SECONDS = 30.0
 
 _PIECE = 1 << 23
 _ENTRY = re.compile(r"[0-9a-f]{64}")
@@ -52,7 +56,7 @@ class Fetched(Enum):
 
     STORED = "it is in the cache now"
     BUSY = "somebody else is fetching it"
-    NO_ROOM = "it is larger than what the cache may hold beside what is on its way"
+    NO_ROOM = "it is larger than what the cache may hold beside what is in use or on its way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +114,32 @@ class Cache:
     Args:
         folder: that holds the files.
         limit: bytes of all files together; None: half of what is free on the disk and held already.
+        idle_seconds: how long an object was not read when it may go. Were objects in use to go, a set that is larger
+            than the cache and shuffled as a whole would be fetched again and again.
     """
 
-    def __init__(self, folder: str, limit: int | None = None) -> None:
+    def __init__(self, folder: str, limit: int | None = None, idle_seconds: float = IDLE_SECONDS) -> None:
         self.folder = Path(folder)
         self.limit = limit
+        self.idle_seconds = idle_seconds
 
-    def __reduce__(self) -> tuple[type["Cache"], tuple[str, int | None]]:
-        return Cache, (str(self.folder), self.limit)
+    def __reduce__(self) -> tuple[type["Cache"], tuple[str, int | None, float]]:
+        return Cache, (str(self.folder), self.limit, self.idle_seconds)
 
     @classmethod
-    def make(cls, place: str | os.PathLike[str] | None = None, limit: int | None = None) -> Self:
+    def make(
+        cls,
+        place: str | os.PathLike[str] | None = None,
+        limit: int | None = None,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> Self:
         """Open a cache, creating its folder.
 
         Args:
             place: the folder in which this user's folder is made; default ``~/.cache/headrace``.
             limit: bytes of all files together, above 0; default: half of what is free on that disk, with what the
                 cache holds already.
+            idle_seconds: how long an object was not read when it may go.
 
         Raises:
             ConfigError: the limit is not above 0, or the folder belongs to somebody else or is open to others.
@@ -149,7 +162,7 @@ class Cache:
                 f"the cache {folder} must be a folder of this user that nobody else may enter (mode 0700): remove it, "
                 "or choose another place with cache_dir="
             )
-        return cls(str(folder), limit)
+        return cls(str(folder), limit, idle_seconds)
 
     def read(self, item: CacheItem, offset: int, length: int) -> bytes | None:
         """Return exactly these bytes of an object, or None if it is not here.
@@ -273,16 +286,16 @@ class Cache:
     def _make_room(self, item: CacheItem, own: Path) -> Fetched | None:
         """Remove what was not used for the longest time until an object fits; return ``NO_ROOM`` if it cannot."""
         on_their_way, orphans = self._parts(own)
-        entries = sorted([*self._files(), *orphans], key=lambda entry: entry.used)
-        needed = item.stored_bytes + on_their_way
-        held = sum(entry.size for entry in entries)
-        limit = self._limit(held)
-        if needed > limit:
+        files, newest = list(self._files()), time.time() - self.idle_seconds
+        idle = sorted((entry for entry in files if entry.used <= newest), key=lambda entry: entry.used)
+        held = sum(entry.size for entry in [*files, *orphans])
+        excess = item.stored_bytes + on_their_way + held - self._limit(held)
+        if excess > sum(entry.size for entry in [*orphans, *idle]):
             return Fetched.NO_ROOM
-        for entry in entries:
-            if needed + held <= limit:
+        for entry in [*orphans, *idle]:
+            if excess <= 0:
                 break
-            held -= _drop(entry)
+            excess -= _drop(entry)
         return None
 
     def _limit(self, held: int) -> int:

@@ -8,6 +8,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -139,7 +140,7 @@ class _Fetcher:
         self._cache = cache
         self._wishes: queue.SimpleQueue[CacheItem] = queue.SimpleQueue()
         self._wanted: set[str] = set()
-        self._useless: set[str] = set()
+        self._full: dict[str, float] = {}  # URL -> when there may be room for it
         self._wrong: dict[str, ShardError] = {}
         self._threads = 0
         self._is_off = False
@@ -152,7 +153,7 @@ class _Fetcher:
         """
         if item.url in self._wrong:
             raise self._wrong[item.url]
-        if self._is_off or item.url in self._wanted or item.url in self._useless:
+        if self._is_off or item.url in self._wanted or self._full.get(item.url, 0.0) > time.monotonic():
             return
         self._wanted.add(item.url)
         self._wishes.put(item)
@@ -190,7 +191,7 @@ class _Fetcher:
                 return False
             else:
                 if done is Fetched.NO_ROOM:
-                    self._useless.add(item.url)
+                    self._full[item.url] = time.monotonic() + self._cache.idle_seconds
                 return done is Fetched.STORED
         return False
 

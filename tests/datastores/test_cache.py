@@ -74,7 +74,7 @@ def test_a_file_that_lost_its_end_is_fetched_again(cache: Cache) -> None:
 
 
 def test_it_stays_within_its_bound_and_forgets_what_was_not_used(tmp_path: Path) -> None:
-    cache = Cache.make(tmp_path, 3 * MEBIBYTE)
+    cache = Cache.make(tmp_path, 3 * MEBIBYTE, idle_seconds=0)
     items = [item_of(bytes([number]) * 900_000, url=f"s3://b/{number}.tar") for number in range(6)]
     for number, item in enumerate(items):
         if number >= 3:
@@ -88,12 +88,22 @@ def test_it_stays_within_its_bound_and_forgets_what_was_not_used(tmp_path: Path)
     assert cache.has(items[0]), "nothing was removed in vain"
 
 
+def test_what_is_in_use_stays_and_is_not_fetched_again_and_again(tmp_path: Path) -> None:
+    cache = Cache.make(tmp_path, 2 * MEBIBYTE, idle_seconds=3600)
+    items = [item_of(bytes([number]) * 900_000, url=f"s3://b/{number}.tar") for number in range(3)]
+    done = [cache.fetch(item, source(bytes([number]) * 900_000)) for number, item in enumerate(items)]
+    assert done == [Fetched.STORED, Fetched.STORED, Fetched.NO_ROOM]
+    os.utime(cache.path(items[0]), (1, 1))
+    assert cache.fetch(items[2], source(b"\2" * 900_000)) is Fetched.STORED
+    assert [cache.has(item) for item in items] == [False, True, True]
+
+
 def test_only_its_own_files_are_removed(cache: Cache) -> None:
     kept = ["mine", "0" * 63, "0" * 65, "A" * 64, f"{'0' * 64}.x.part", f"{'0' * 64}.tar"]
     for name in kept:
         (cache.folder / name).write_bytes(bytes(MEBIBYTE))
         os.utime(cache.folder / name, (1, 1))
-    small = Cache(str(cache.folder), MEBIBYTE)
+    small = Cache(str(cache.folder), MEBIBYTE, idle_seconds=0)
     for number in range(3):
         data = bytes([number]) * 700_000
         assert small.fetch(item_of(data, url=f"s3://b/{number}"), source(data)) is Fetched.STORED
