@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from ..errors import MissingDataError
 from .parallel import default_workers, in_order, parse_workers
 from .progress import Progress, show_bytes, show_count
 
@@ -99,8 +100,12 @@ def _sources(
     for path, entry in zip(paths, entries, strict=True):
         yield ShardSource(storage, path, entry, len(whole.classes))
     if part is not None and part == load_index(storage, folder):
-        names = {f"{folder}/{name}" for name in storage.names(folder) if not name.startswith(".")}
-        for path in sorted(name for name in names - set(paths) if name.endswith(".tar")):
+        try:
+            names = storage.names(folder)
+        except MissingDataError:
+            return  # many web servers list nothing, so there is no telling
+        shown = {f"{folder}/{name}" for name in names if name.endswith(".tar") and not name.startswith(".")}
+        for path in sorted(shown - set(paths)):
             reason = "the index of its folder does not know it: make it again with `headrace index --force`"
             found.problems.append(Problem("index", path, reason))
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from archives import jpeg, tar_bytes, write_shards
 from pictures import encode
+from servers import Manners, web_server
 
 from headrace.datastores.sharded import ShardDatastore
 from headrace.datastores.write import ShardWriter
@@ -212,6 +213,17 @@ def test_no_table_is_made_from_a_tar_that_was_changed(shards: Path, capsys: pyte
         ("checksum", "shard-000000.tar"),
         ("index", "shard-000001.tar"),
     }
+
+
+@pytest.mark.parametrize("listing", [True, False])
+def test_shards_of_a_web_server(shards: Path, capsys: pytest.CaptureFixture[str], listing: bool) -> None:
+    flip(shards / "shard-000001.tar", 1700)
+    (shards / "stray.tar").write_bytes(tar_bytes({"x.txt": b"1"}))
+    with web_server(shards.parent, Manners(listing=listing)) as site:
+        code, answer, problems = verify(capsys, f"{site.url}/set")
+    stray = [("index", "stray.tar", None)] if listing else []  # who cannot look into the folder cannot miss it there
+    assert (code, problems) == (1, [*stray, ("checksum", "shard-000001.tar", None)])
+    assert answer["samples"] == 10
 
 
 def test_what_is_no_set_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
