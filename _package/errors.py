@@ -16,6 +16,7 @@ built from that one sentence, so it survives pickling between processes, and eac
      |    +-- ShapeError                      its shape or dtype does not fit the others, or it is too small
      +-- StateError(ValueError)               a saved position that does not fit this dataset or these settings
      +-- WorkerError(RuntimeError)            a background worker died, or raised what cannot be sent back
+     +-- RankError(RuntimeError)              another process of a run on several ranks died, or does not answer
 """
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "FieldError",
     "HeadraceError",
     "MissingDataError",
+    "RankError",
     "SampleError",
     "ShapeError",
     "ShardError",
@@ -86,3 +88,7 @@ class StateError(HeadraceError, ValueError):
 
 class WorkerError(HeadraceError, RuntimeError):
     """A background worker that died, or whose own error cannot be carried to this process."""
+
+
+class RankError(HeadraceError, RuntimeError):
+    """Another process of a run on several ranks that died, left, or does not answer."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Terminated", "allowed", "held", "kept_from_children"]
+__all__ = ["Terminated", "allowed", "held", "kept_from_children", "taken"]
 
 
 class Terminated(KeyboardInterrupt):
@@ -112,3 +112,11 @@ def kept_from_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def taken() -> type[KeyboardInterrupt] | None:
+    """Return the interrupt that was put off inside ``held()``, if there is one, and let it count as delivered."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    pending, _STATE.pending = _STATE.pending, None
+    return pending

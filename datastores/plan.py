@@ -155,6 +155,12 @@ class Plan:
         full, rest = divmod(self.num_samples, self.batch_size)
         return full + (rest > 0 and self.last_batch != "drop")
 
+    def samples_in(self, step: int) -> int:
+        """Return how many rows of step ``step`` (0 <= step < num_steps) are samples of any rank, not padding."""
+        share = self.batch_size // self.streams
+        left = np.diff(self._stream_starts) - step * share
+        return int(np.clip(left, 0, share).sum())
+
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of one epoch (0 <= epoch); takes O(shards) time, whatever the number of samples."""
         if self.shuffle == "once":

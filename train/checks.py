@@ -20,6 +20,7 @@ __all__ = [
     "check_loss_function",
     "check_optimizer",
     "check_padding",
+    "check_synchronized",
     "trainable_parameters",
 ]
 
@@ -76,6 +77,21 @@ def check_padding(model: nn.Module, loader: Loader) -> None:
                 f'last_batch="pad" repeats samples to fill the last batch, and {type(module).__name__} {name!r} would '
                 'count them in its statistics: use last_batch="drop" or "keep", or another normalisation'
             )
+
+
+def check_synchronized(model: nn.Module, loader: Loader, micro_batch: int | None) -> None:
+    """Raise ConfigError if the model has SyncBatchNorm, whose ranks wait for each other, and they differ in passes."""
+    plan, size = loader.plan, loader.world_size
+    if size == 1 or not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+        return
+    is_uneven = micro_batch is not None and plan.batch_size % size
+    is_short = plan.last_batch != "drop" and plan.num_samples % plan.batch_size
+    if is_uneven or is_short:
+        why = "micro_batch cuts uneven parts" if is_uneven else f'last_batch="{plan.last_batch}" gives a rank fewer'
+        raise ConfigError(
+            f"the model has SyncBatchNorm, so all {size} ranks must go through it equally often, but {why}: use "
+            f'last_batch="drop" and a batch_size that is a multiple of {size}'
+        )
 
 
 def check_loss(loss: Any) -> None:

@@ -1,5 +1,6 @@
 """How a training run is done: every choice in one frozen value that is checked before anything runs."""
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -24,17 +25,17 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """The settings of a run. All counts are optimizer steps, epochs or samples, never seconds.
+    """The settings of a run. All counts are optimizer steps, epochs or samples; only ``rank_timeout`` is in seconds.
 
     Args:
         max_epochs: passes over the data, at least 1; counted from the start of the loader's epoch 0.
         max_steps: optimizer steps after which the run ends even inside an epoch; None: no such limit.
-        batch_size: rows of a global batch.
+        batch_size: rows of a global batch: of all ranks together, where several train one model.
         seed: 0 <= seed < 2**64, of the order of samples, of augmentation, and of what the model draws (dropout).
         workers: background processes that make batches; 0: this process does; "auto": as many as it takes.
         prefetch: batches that are made ahead of the one in use.
-        micro_batch: rows that go through the model together; a step then takes several passes, and its gradient is that
-            of the whole batch. None: the whole batch.
+        micro_batch: rows that go through the model together on one rank; a step then takes several passes, and its
+            gradient is that of the whole batch. None: the whole batch.
         clip: gradients that are too long are shortened before each update: ("norm", 1.0) all together, ("each", 1.0)
             each parameter's alone, ("value", 1.0) number by number. None: never.
         ema_decay: in 0 .. 1: an exponential moving average of the weights is kept with this decay, validated instead of
@@ -42,7 +43,8 @@ class TrainConfig:
         shuffle: order of samples: "global", "window", "once" or "never" (see ``Plan``).
         last_batch: of an epoch, when the samples do not fill it: "drop", "pad" or "keep". Rows that only pad a batch
             count neither in the loss nor in metrics.
-        device: "auto" (the first NVIDIA GPU if there is one, else the CPU), "cpu", "cuda" or "cuda:1".
+        device: "auto" (the first NVIDIA GPU if there is one, else the CPU), "cpu", "cuda" or "cuda:1". Of several ranks
+            on one machine, each takes the GPU of its local rank under "auto" and "cuda".
         validate_every: "epoch", or a number of steps. The last step is always followed by a validation.
         patience: the run ends after this many validations in a row whose loss is not below the best one so far; None:
             it never ends for that.
@@ -59,6 +61,7 @@ class TrainConfig:
         csv: a file that receives the history row by row; it must not exist yet, unless the run
             is continued. None: none.
         progress: "bar" (where stderr is no terminal: "lines"), "lines" (one for each row of the history) or "none".
+        rank_timeout: seconds that a rank waits for the others before it ends with an error.
         on_nonfinite: what happens when a loss is NaN or infinite. "stop": the run ends and says which step and samples.
 
     Raises:
@@ -91,6 +94,7 @@ class TrainConfig:
     resume: Resume = "never"
     csv: str | os.PathLike[str] | None = None
     progress: ProgressStyle = "bar"
+    rank_timeout: float = 600.0
     on_nonfinite: OnNonfinite = "stop"
 
     def __post_init__(self) -> None:
@@ -103,6 +107,7 @@ class TrainConfig:
             _check_choice(name, getattr(self, name), get_args(choices))
         check_clip(self.clip)
         _check_decay(self.ema_decay)
+        _check_seconds("rank_timeout", self.rank_timeout)
         if self.seed >= 2**64:
             raise ConfigError(f"seed must be below 2**64, got {self.seed}")
         if self.workers != "auto":
@@ -130,6 +135,11 @@ def _check_path(name: str, value: Any) -> None:
 def _check_decay(decay: Any) -> None:
     if decay is not None and not (isinstance(decay, float) and 0 <= decay < 1):
         raise ConfigError(f"ema_decay must be a float of at least 0 and below 1, or None, got {decay!r}")
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
 
 
 def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:

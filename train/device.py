@@ -15,11 +15,13 @@ from ..errors import ConfigError
 __all__ = ["DeviceFeed", "choose_device", "mode", "restored_generators", "seed_step"]
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, local_rank: int | None = None) -> torch.device:
     """Return the device that ``name`` means on this machine.
 
     Args:
         name: "auto", "cpu", "cuda" or "cuda:<number>".
+        local_rank: this process's number among those of this machine that share a run: "auto" and "cuda" are the GPU
+            of that number then, so that each has its own; None: the first one.
 
     Raises:
         ConfigError: it is not there.
@@ -27,10 +29,11 @@ def choose_device(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")
-    device = torch.device("cuda:0" if name in ("auto", "cuda") else name)
+    device = torch.device(f"cuda:{local_rank or 0}" if name in ("auto", "cuda") else name)
     if device.index >= count:
+        asked = repr(name) if local_rank is None else f"{name!r} of local rank {local_rank}"
         found = f"{count} NVIDIA GPU{'s' * (count != 1)} that torch {torch.__version__} can use"
-        raise ConfigError(f'device {name!r} is not there: this machine has {found}; use device="auto" or "cpu"')
+        raise ConfigError(f'device {asked} is not there: this machine has {found}; use device="auto" or "cpu"')
     return device
 
 
@@ -75,7 +78,7 @@ def seed_step(device: torch.device, seed: int, epoch: int, step: int, part: int 
         seed: the run's.
         epoch: of the step.
         step: in the epoch.
-        part: of the step, if it is computed in several parts.
+        part: of the step, if it is computed in several parts: the number of its first row in the batch of all ranks.
     """
     key = hashlib.blake2b(struct.pack("<4Q", seed, epoch, step, part), digest_size=8).digest()
     for generator in _generators(device):

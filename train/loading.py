@@ -6,6 +6,7 @@ from ..datastores.datastore import Datastore, SupportsIndex, as_datastore
 from ..datastores.loader import Loader
 from ..errors import ConfigError
 from .config import DEFAULTS, TrainConfig
+from .distributed import ALONE, Place
 
 __all__ = ["Data", "check_same_classes", "class_names", "evaluation_loader", "training_loader"]
 
@@ -13,12 +14,13 @@ __all__ = ["Data", "check_same_classes", "class_names", "evaluation_loader", "tr
 Data: TypeAlias = Datastore | SupportsIndex | Loader
 
 
-def training_loader(data: Data, config: TrainConfig, *, pin_memory: bool = False) -> Loader:
+def training_loader(data: Data, config: TrainConfig, place: Place, *, pin_memory: bool = False) -> Loader:
     """Return ``data`` itself if it is a loader, or one that is made as ``config`` says.
 
     Args:
         data: what is trained on.
         config: the run's settings.
+        place: of this process; a loader that is given must be made for it.
         pin_memory: let a GPU copy from the batches directly.
 
     Raises:
@@ -33,8 +35,11 @@ def training_loader(data: Data, config: TrainConfig, *, pin_memory: bool = False
             prefetch=config.prefetch,
             shuffle=config.shuffle,
             last_batch=config.last_batch,
+            rank=place.rank,
+            world_size=place.world_size,
             pin_memory=pin_memory,
         )
+    _check_place(data, place, "training")
     if data.on_error.action == "skip":
         raise ConfigError(
             "the Loader skips samples that cannot be made, so its batches may be short, and training would weigh them "
@@ -87,6 +92,7 @@ def evaluation_loader(
     *,
     batch_size: int,
     workers: int | Literal["auto"],
+    place: Place = ALONE,
     prefetch: int = DEFAULTS.prefetch,
     seed: int = 0,
 ) -> Loader:
@@ -97,6 +103,7 @@ def evaluation_loader(
         what: its name in errors, for example "validation".
         batch_size: rows of a batch, if there are as many samples.
         workers: background processes.
+        place: of this process among those that evaluate together.
         prefetch: batches made ahead.
         seed: of augmentation, if the data are augmented.
 
@@ -108,14 +115,34 @@ def evaluation_loader(
             raise ConfigError(
                 f'the Loader for {what} drops the samples that do not fill a batch: make it with last_batch="keep"'
             )
-        if data.world_size != 1:
+        _check_place(data, place, what)
+        may_be_empty = data.on_error.action == "skip" or data.plan.last_batch == "keep"
+        if may_be_empty and place.world_size > 1:
             raise ConfigError(
-                f"the Loader for {what} gives the part of rank {data.rank} of {data.world_size} only: make it with "
-                "world_size=1, so that all samples are measured"
+                f"the Loader for {what} may leave a rank without rows, and what a model makes of none is not known: "
+                'make it with last_batch="pad" and on_error="substitute" or "raise"'
             )
         return data
     source = as_datastore(data)
     if not len(source):
         raise ConfigError(f"{what} has no samples: give some, or leave it out")
-    size = min(batch_size, len(source))
-    return Loader(source, size, seed=seed, workers=workers, prefetch=prefetch, shuffle="never", last_batch="keep")
+    return Loader(
+        source,
+        max(min(batch_size, len(source)), place.world_size),
+        seed=seed,
+        workers=workers,
+        prefetch=prefetch,
+        shuffle="never",
+        # padded, so that no rank is without rows: what a model makes of none is not known
+        last_batch="keep" if place.world_size == 1 else "pad",
+        rank=place.rank,
+        world_size=place.world_size,
+    )
+
+
+def _check_place(loader: Loader, place: Place, what: str) -> None:
+    if (loader.rank, loader.world_size) != (place.rank, place.world_size):
+        raise ConfigError(
+            f"the Loader for {what} was made with rank={loader.rank} and world_size={loader.world_size}, but this "
+            f"process is {place}: make it with rank={place.rank}, world_size={place.world_size}"
+        )

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast
 import torch
 from torch import nn
 
-from ..datastores.interrupt import Terminated, allowed, held
+from ..datastores.interrupt import Terminated, held
 from ..datastores.loader import Loader
 from ..errors import ConfigError
 from .checks import check_labels, check_loss_function
@@ -33,6 +33,7 @@ class FitState:
     """What ``on_event`` is told.
 
     Args:
+        rank: of this process, 0 where there is one only.
         step: optimizer steps done.
         epoch: of the last of them, from 0.
         total_steps: what ``step`` will be at the end, unless the run is stopped.
@@ -43,6 +44,7 @@ class FitState:
         history: the rows so far.
     """
 
+    rank: int
     step: int
     epoch: int
     total_steps: int
@@ -109,6 +111,12 @@ def fit(
     they were found. A loader that was given stays open and stands after the last step that changed the weights, however
     the run ended: whoever iterates it goes on there.
 
+    Under torchrun each rank calls this and trains its rows of each batch; every rank ends with the same weights (those
+    of rank 0 are where it starts, and its buffers, such as batch norm's statistics, are everybody's after each step). A
+    rank that wants to stop, by ``on_event`` or Ctrl-C, stops all of them after the same step. Rank 0 shows progress and
+    writes files. The weights depend on the number of ranks as far as sums are rounded, batch norm sees the rows of its
+    rank, and dropout draws for each rank.
+
     Args:
         model: any module with trainable parameters; trained in place.
         data: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader, whose settings then win.
@@ -122,7 +130,8 @@ def fit(
         prepare: makes (inputs, targets) of a batch that is on the device; None: images as float32 in [0, 1], and
             labels.
         on_event: called as ``on_event(event, state)`` at "start", after each "step", "validation" and "epoch", and when
-            all is "done"; the run ends when it returns "stop".
+            all is "done"; the run ends when it returns "stop". On several ranks it is called on each of them, and may
+            call ``evaluate`` only if it does so on all.
 
     Returns:
         The model, its history, why the run ended and where its time went. Ctrl-C ends the run as well, after the step
@@ -131,6 +140,7 @@ def fit(
     Raises:
         ConfigError: settings that cannot work, found before the first step.
         SampleError: a label that the model has no output for, or a sample that cannot be made.
+        RankError: another rank died, left, or did not answer in time.
 
     Warns:
         RuntimeWarning: the run ended because a loss was NaN or infinite; names the step and its samples.
@@ -176,10 +186,9 @@ def fit(
                     tell("validation")
                 if step.is_epoch_end:
                     tell("epoch")
-            with allowed():
-                pass  # an interrupt that came in the last step
+            run.ranks.poll()  # an interrupt that came in the last step
         except KeyboardInterrupt as interrupt:
-            run.stop("terminated" if isinstance(interrupt, Terminated) else "interrupted", _where(run))
+            run.end("terminated" if isinstance(interrupt, Terminated) else "interrupted", _where(run))
         run.save()
         if run.stop_reason != "interrupted":  # whoever goes on needs the weights that the optimizer has seen
             validator.restore_best(run)
@@ -230,6 +239,7 @@ class _Teller:
         run = self._run
         last = run.last_step
         state = FitState(
+            rank=run.ranks.rank,
             step=run.step,
             epoch=last.epoch if last else run.loader.epoch,
             total_steps=run.total_steps,

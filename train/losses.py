@@ -14,6 +14,8 @@ class _StepLoss:
     index: int
     ids: torch.Tensor  # int64 (samples,), on the host
     loss: torch.Tensor  # one number, on the device
+    samples: int  # that it is the mean of
+    own: torch.Tensor | None  # this rank's part of the loss, if there are others
 
 
 class LossMeter:
@@ -30,17 +32,29 @@ class LossMeter:
         self._sum = 0.0
         self._count = 0
 
-    def add(self, epoch: int, index: int, ids: torch.Tensor, loss: torch.Tensor) -> None:
+    def add(
+        self,
+        epoch: int,
+        index: int,
+        ids: torch.Tensor,
+        loss: torch.Tensor,
+        *,
+        samples: int | None = None,
+        own: torch.Tensor | None = None,
+    ) -> None:
         """Take the mean loss of a step's samples, without waiting for it.
 
         Args:
             epoch: of the step.
             index: of the step in its epoch.
-            ids: int64 (n,), its samples, without padding, in memory that may be kept.
+            ids: int64 (n,), its samples, without padding, in memory that may be kept; on several ranks this one's.
             loss: one number, detached.
+            samples: that it is the mean of; None: ``len(ids)``.
+            own: on several ranks, this one's part of the loss.
         """
-        self._unread.append(_StepLoss(epoch, index, ids, loss))
-        self.samples += len(ids)
+        count = len(ids) if samples is None else samples
+        self._unread.append(_StepLoss(epoch, index, ids, loss, count, own))
+        self.samples += count
 
     def read(self) -> str | None:
         """Wait for the losses that were added since the last call, and return what is wrong with the first bad one.
@@ -55,8 +69,8 @@ class LossMeter:
         losses = [step.loss for step in steps]
         values = [losses[0].item()] if len(losses) == 1 else torch.stack([x.double() for x in losses]).tolist()
         for step, value in zip(steps, values, strict=True):
-            self._sum += value * len(step.ids)
-            self._count += len(step.ids)
+            self._sum += value * step.samples
+            self._count += step.samples
             if not math.isfinite(value):
                 return self._complaint(step, value)
         return None
@@ -77,6 +91,9 @@ class LossMeter:
         self._sum, self._count = sums
 
     def _complaint(self, step: _StepLoss, value: float) -> str:
+        what = f"the loss of step {step.index} of epoch {step.epoch} is {value}"
+        if step.own is not None and math.isfinite(step.own.item()):
+            return f"{what}; its samples are another rank's, which names them"
         shown = ", ".join(map(str, step.ids[: self._shown_ids].tolist()))
         more = f" and {len(step.ids) - self._shown_ids} more" if len(step.ids) > self._shown_ids else ""
-        return f"the loss of step {step.index} of epoch {step.epoch} is {value}; its samples are {shown}{more}"
+        return f"{what}; its samples are {shown}{more}"

@@ -11,6 +11,7 @@ from ..datastores.batch import Batch
 from ..datastores.loader import Loader
 from ..errors import ConfigError, SampleError, ShapeError
 from .device import DeviceFeed, choose_device, mode
+from .distributed import find_place
 from .loading import Data, class_names, evaluation_loader
 from .prepare import Prepare, describe, inputs_and_targets, scaled_images, select_rows
 
@@ -92,7 +93,7 @@ def predict(
         >>> [(part.ids.tolist(), tuple(part.outputs.shape)) for part in found]
         [([0, 1, 2], (3, 2)), ([3, 4], (2, 2))]
     """
-    feed = DeviceFeed(choose_device(device))
+    feed = DeviceFeed(choose_device(device, find_place().local_rank))
     loader = evaluation_loader(data, "the prediction", batch_size=batch_size, workers=workers)
     return _predict(model, loader, feed, prepare, closes=loader is not data)
 

@@ -58,9 +58,10 @@ class Recorder:
         """Samples trained on, without padding."""
         return self._losses.samples
 
-    def add(self, step: Step, loss: torch.Tensor, lr: float | torch.Tensor) -> None:
-        """Take in a step, without waiting for its loss."""
-        self._losses.add(step.epoch, step.index, step.ids.clone(), loss)  # a slot's ids would hold the slot
+    def add(self, step: Step, loss: torch.Tensor, lr: float | torch.Tensor, *, own: torch.Tensor | None = None) -> None:
+        """Take in a step, without waiting for its loss; ``own`` is this rank's part of it, if there are others."""
+        ids = step.ids.clone()  # a slot's ids would hold the slot
+        self._losses.add(step.epoch, step.index, ids, loss, samples=step.all_samples, own=own)
         self._last = _Newest(step.number, step.epoch, lr)
 
     @property

@@ -14,7 +14,7 @@ from .plain import as_json, of_json
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["Companion", "put_back", "take"]
+__all__ = ["Companion", "description", "put_back", "take"]
 
 #: Settings of a ``TrainConfig`` that decide which numbers come out; the others may change when a run is continued.
 _DECISIVE = ("batch_size", "micro_batch", "clip", "ema_decay", "seed", "shuffle", "last_batch")
@@ -46,7 +46,7 @@ def take(run: "Run") -> Snapshot:
         "companion": _split("companion", run.companion.state_dict() if run.companion else {}, tensors),
         "losses": run.recorder.unwritten,
         "history": [dataclasses.asdict(row) for row in run.history],
-        "description": _description(run),
+        "description": description(run),
         "config": {name: _plain_or_text(value) for name, value in dataclasses.asdict(run.config).items()},
     }
     if run.average is not None:
@@ -75,8 +75,8 @@ def put_back(run: "Run", snapshot: Snapshot) -> None:
     run.history.take_up([Row(**row) for row in parts["history"]])
 
 
-def _description(run: "Run") -> dict[str, Any]:
-    """What must be the same when the run is continued."""
+def description(run: "Run") -> dict[str, Any]:
+    """Return the settings that must be the same when the run is continued, and on all of its ranks."""
     plan, config = run.loader.plan, run.config
     settings = {name: getattr(plan if hasattr(plan, name) else config, name) for name in _DECISIVE}
     total = {"total steps": run.total_steps} if run.rates.schedule else {}  # rates depend on where the run ends
@@ -96,7 +96,7 @@ def _check(run: "Run", parts: dict[str, Any], tensors: Mapping[str, torch.Tensor
     needed |= {"average"} if run.average is not None else set()
     if needed - set(parts):
         raise StateError(f"the checkpoint of step {run.step} lacks {', '.join(sorted(needed - set(parts)))}")
-    saved, now = parts["description"], of_json(as_json(_description(run), "the run"))
+    saved, now = parts["description"], of_json(as_json(description(run), "the run"))
     differences = [f"{name}: saved {saved.get(name)!r}, now {now.get(name)!r}" for name in {**saved, **now}
                    if saved.get(name) != now.get(name)]  # fmt: skip
     own = run.model.state_dict()

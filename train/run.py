@@ -9,20 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias, get_args
 
 import torch
 from torch import nn
 
 from ..datastores.batch import Batch
-from ..datastores.interrupt import Terminated, allowed, held
+from ..datastores.interrupt import Terminated, held, taken
 from ..errors import ConfigError
+from .alignment import align
 from .average import WeightAverage
 from .checkpoint import CheckpointFolder
-from .checks import check_optimizer, check_padding, trainable_parameters
+from .checks import check_optimizer, check_padding, check_synchronized, trainable_parameters
 from .clipping import clip_gradients
 from .config import DEFAULTS, TrainConfig
 from .device import DeviceFeed, choose_device, mode, restored_generators, seed_step
+from .distributed import Ranks, find_place, interrupt_code, joined, raise_interrupt
+from .gradients import GradientSum
 from .history import History
 from .loading import Data, training_loader
 from .prepare import Prepare
@@ -59,6 +62,9 @@ class Run:
     depend on what happened before; afterwards they, and the mode of every module, are as they were. The loader is
     closed if it was made here. The model stays on the device.
 
+    Under torchrun every rank makes a Run, and each step has the rows of its rank; a rank may have none of a short last
+    batch, and ``step.parts()`` is empty then. All ranks must go through all steps, and whoever stops uses ``stop``.
+
     Args:
         model: any module with trainable parameters.
         data: a datastore, any object with ``__len__`` and ``__getitem__``, or a ready Loader, whose settings then win
@@ -81,6 +87,7 @@ class Run:
         feed: carries batches there.
         history: the rows so far.
         companion: as given.
+        ranks: the processes that share this run, inside ``with``; alone, ``ranks.rank`` is 0 and ``ranks.size`` 1.
         step: optimizer steps done since the start of epoch 0.
         last_step: the newest step, done or not; None before the first.
         total_steps: what ``step`` will be at the end, unless the run is stopped.
@@ -119,16 +126,18 @@ class Run:
     ) -> None:
         self.model = model
         self.config = config
-        self.device = choose_device(config.device)
+        self.place = place = find_place()
+        self.device = choose_device(config.device, place.local_rank)
         self.stop_reason: StopReason | None = None
         self.message = ""
         self._prepare = prepare
         self._parameters = parameters = trainable_parameters(model)
         if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
             check_optimizer(optimizer, parameters)
-        self.loader = training_loader(data, config, pin_memory=self.device.type == "cuda")
+        self.loader = training_loader(data, config, place, pin_memory=self.device.type == "cuda")
         self._owns_loader = self.loader is not data
         check_padding(model, self.loader)
+        check_synchronized(model, self.loader, config.micro_batch)
         self.total_steps = _total_steps(config, len(self.loader))
         self.step = self._start = self.loader.epoch * len(self.loader) + self.loader.step
         self.companion = companion
@@ -138,17 +147,20 @@ class Run:
         if self.rates.needs_validation and not validation_names:
             raise ConfigError("ReduceLROnPlateau changes rates by the losses of validations: give validation data")
         self.average = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
-        self.history = History(config.csv, validation_names)
-        self._progress = Progress(config.progress, self.total_steps)
+        is_first = place.rank == 0  # the one that shows and writes
+        self.history = History(config.csv if is_first else None, validation_names)
+        self._progress = Progress(config.progress if is_first else "none", self.total_steps)
         self.recorder = Recorder(self.history, self._progress)
         self._folder = CheckpointFolder(config.checkpoints, config.keep_checkpoints) if config.checkpoints else None
-        self._saver = Saver(self._folder) if self._folder else None
+        self._saver = Saver(self._folder) if self._folder and is_first else None
         self._resumed = self._resume(self._folder) if self._folder else ""
         self._check_something_is_left()
         self.feed = DeviceFeed(self.device)
         self.last_step: Step | None = None
         self._open: ExitStack | None = None
         self._is_iterated = False
+        self.ranks = Ranks(place)
+        self._wish: tuple[StopReason, str] | None = None
 
     def _resume(self, folder: CheckpointFolder) -> str:
         """Continue from the newest checkpoint, if there is one; say what was restored."""
@@ -182,7 +194,11 @@ class Run:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(_alone())
-            stack.enter_context(held(termination=self._saver is not None))
+            stack.enter_context(held(termination=self._folder is not None))
+            stack.callback(self._forget_interrupt)
+            self.ranks = stack.enter_context(joined(self.place, self.device, self.config.rank_timeout))
+            align(self)
+            self._gradients = GradientSum(self._parameters, self.ranks)
             if self._saver is not None:
                 stack.enter_context(self._saver)
             if self._owns_loader:
@@ -197,6 +213,11 @@ class Run:
             self._open = stack.pop_all()
         self.recorder.watch.restart()
         return self
+
+    def _forget_interrupt(self) -> None:
+        """One Ctrl-C comes to all ranks of a machine: to some of them when another one has stopped the run already."""
+        if not self.ranks.is_alone and self.stop_reason in ("interrupted", "terminated"):
+            taken()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -246,6 +267,7 @@ class Run:
         self._is_iterated = True
         # a loader that was left inside an epoch would go on with the next one: a run continues where it stands
         self.loader.load_state_dict(self.loader.state_dict())
+        raise_interrupt(self._agree())
         self.recorder.watch.lap(Phase.OTHER)
         for host in self._batches():
             self.last_step = step = self._begin(host)
@@ -262,7 +284,7 @@ class Run:
                 yield batch
 
     def _wait_for(self, batches: Iterator[Batch]) -> Batch | None:
-        with allowed():
+        with self.ranks.interrupts():
             return next(batches, None)
 
     def _begin(self, host: Batch) -> Step:
@@ -276,8 +298,8 @@ class Run:
         self._lap_unless_hidden(Phase.START if self.last_step is None else Phase.WAIT)
         batch = self.feed.move(host)
         self._lap_unless_hidden(Phase.TRANSFER)
-        seed = partial(seed_step, self.device, self.loader.plan.seed, host.epoch, host.step)
-        seed()
+        seed = partial(self._seed, host.epoch, host.step)
+        seed(0)
         self.rates.before(number - 1)
         return Step(
             host,
@@ -285,17 +307,27 @@ class Run:
             self._prepare,
             number=number,
             is_epoch_end=host.step + 1 == len(self.loader),
+            all_samples=self.loader.plan.samples_in(host.step),
             part_rows=self.config.micro_batch,
             seed=seed,
             finish=self._update,
         )
+
+    def _seed(self, epoch: int, step: int, row: int) -> None:
+        """Ranks, and parts, draw by the place of their rows in the batch of all, so no two of them draw the same."""
+        first = self.loader.plan.batch_size * self.ranks.rank // self.ranks.size
+        seed_step(self.device, self.loader.plan.seed, epoch, step, first + row)
 
     def _lap_unless_hidden(self, phase: Phase) -> None:
         """Give the time to ``phase``, or to computing if the device was busy all the while: then it cost nothing."""
         self.recorder.watch.lap(Phase.COMPUTE if self.feed.is_busy() else phase)
 
     def _update(self, step: Step, loss: torch.Tensor) -> None:
-        self.recorder.add(step, loss, self.optimizer.param_groups[0]["lr"])
+        step.loss = self._gradients.add_up(loss)
+        if not self.ranks.is_alone:
+            self.ranks.share_first(list(self.model.buffers()))
+        own = None if self.ranks.is_alone else loss
+        self.recorder.add(step, step.loss, self.optimizer.param_groups[0]["lr"], own=own)
         # on a GPU the loss is unknown until somebody waits for it, and that would leave the device without work
         may_wait = self.device.type == "cpu" or step.number % self.config.log_every == 0
         if not may_wait or self._read_losses():
@@ -317,6 +349,7 @@ class Run:
     def _end(self, step: Step) -> None:
         if not step.is_done:
             raise ConfigError("a step ended without step.update(): call step.backward(loss) and step.update() in each")
+        interrupt = self._agree()
         is_last = step.number == self.total_steps
         if is_last or step.number % self.config.log_every == 0:
             self._write_row()
@@ -325,10 +358,23 @@ class Run:
             self.save()
         if is_last:
             self._complete()
+        raise_interrupt(interrupt)
+
+    def _agree(self) -> int:
+        """Between two steps, on all ranks: a wish to stop is granted, and an interrupt of any rank is returned."""
+        if self.ranks.is_alone:
+            return 0
+        reasons = get_args(StopReason)
+        own = 0 if self._wish is None else 1 + reasons.index(self._wish[0])
+        wish, interrupt = self.ranks.highest([own, interrupt_code()])
+        if wish:
+            message = self._wish[1] if self._wish is not None and wish == own else reasons[wish - 1]
+            self.end(reasons[wish - 1], message)
+        return interrupt
 
     def _complete(self) -> None:
         by_epochs = self.total_steps == self.config.max_epochs * len(self.loader)
-        self.stop("max epochs completed" if by_epochs else "max steps completed")
+        self.end("max epochs completed" if by_epochs else "max steps completed")
 
     def save(self) -> None:
         """Save a checkpoint, if the config names a folder and this step is not saved yet.
@@ -372,10 +418,20 @@ class Run:
     def stop(self, reason: StopReason, message: str = "") -> None:
         """Let the run end after this step; the first reason counts.
 
+        On several ranks one of them is enough. ``is_stopped`` says so once all of them know, at the end of the step;
+        until then, what is due goes on (a validation, for example).
+
         Args:
             reason: what ``stop_reason`` will be.
             message: the same with its particulars; empty: the reason itself.
         """
+        if self.ranks.size == 1:
+            self.end(reason, message)
+        elif self._wish is None:
+            self._wish = reason, message or reason
+
+    def end(self, reason: StopReason, message: str = "") -> None:
+        """Do as ``stop`` does, at once: for what all ranks know of."""
         if self.stop_reason is None:
             self.stop_reason, self.message = reason, message or reason
 

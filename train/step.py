@@ -81,16 +81,20 @@ class Step(Part):
 
     Made by ``Run``. Its data are there as a whole, or in ``parts()`` that fit into the device's memory. ``backward``
     weighs each loss by the share of the step's samples that it is the mean of, so the gradient is that of the mean over
-    all samples of the step, however they are cut.
+    all samples of the step, however they are cut. On several ranks a step has this rank's rows, and the rest is the
+    same: ``update`` adds up what the ranks have. A rank may have no samples (of a short last batch); then it has no
+    ``parts``, and its losses count for nothing.
 
     Attributes:
         number: optimizer steps done once this one is, from 1.
         is_epoch_end: this is the last step of its epoch.
         is_done: ``update`` was called.
-        loss: None before ``backward``; then one detached number on the device. Reading it waits for the device.
+        all_samples: ``samples`` of all ranks together; what the step's loss is the mean over.
+        loss: None before ``backward``; then one detached number on the device. Reading it waits for the device. On
+            several ranks it is this rank's part before ``update``, and the whole afterwards.
     """
 
-    __slots__ = ("_finish", "_part_rows", "_seed", "is_done", "is_epoch_end", "loss", "number")
+    __slots__ = ("_finish", "_part_rows", "_seed", "all_samples", "is_done", "is_epoch_end", "loss", "number")
 
     def __init__(
         self,
@@ -100,6 +104,7 @@ class Step(Part):
         *,
         number: int,
         is_epoch_end: bool,
+        all_samples: int,
         part_rows: int | None,
         seed: Callable[[int], None],
         finish: Callable[["Step", torch.Tensor], None],
@@ -107,6 +112,7 @@ class Step(Part):
         super().__init__(host, batch, prepare)
         self.number = number
         self.is_epoch_end = is_epoch_end
+        self.all_samples = all_samples
         self.is_done = False
         self.loss: torch.Tensor | None = None
         self._part_rows = part_rows or len(host)
@@ -129,13 +135,14 @@ class Step(Part):
         Torch's generators are seeded anew for each, so that what a part draws depends on its place only.
         """
         if self._part_rows >= len(self.host):
-            yield self
+            if self.samples:
+                yield self
             return
-        for number, start in enumerate(range(0, len(self.host), self._part_rows)):
+        for start in range(0, len(self.host), self._part_rows):
             stop = min(start + self._part_rows, len(self.host))
             part = Part(self.host.rows(start, stop), self.batch.rows(start, stop), self._prepare)
             if part.samples:
-                self._seed(number)
+                self._seed(start)
                 yield part
 
     def backward(self, loss: torch.Tensor, samples: int | None = None) -> None:
@@ -154,13 +161,16 @@ class Step(Part):
             raise ConfigError("step.backward was called after step.update(): compute all losses of a step before it")
         if not loss.requires_grad:
             raise ConfigError("the loss does not depend on any trainable parameter: was it detached, or under no_grad?")
-        share = 1.0 if samples is None else samples / self.samples
+        if not self.samples:
+            self.loss = torch.zeros_like(loss, requires_grad=False)
+            return
+        share = (self.samples if samples is None else samples) / self.all_samples
         part = loss if share == 1.0 else loss * share
         torch.autograd.backward(part)
         self.loss = part.detach() if self.loss is None else self.loss + part.detach()
 
     def update(self) -> None:
-        """Let the optimizer change the weights, and clear the gradients.
+        """Let the optimizer change the weights, and clear the gradients; waits for all ranks, if there are several.
 
         If the loss is known to be NaN or infinite (on the CPU always, on a GPU where the history is written), the
         weights stay as they are and the run stops after this step.
@@ -168,6 +178,8 @@ class Step(Part):
         Raises:
             ConfigError: there was no ``backward`` in this step, or it was updated already.
         """
+        if self.loss is None and not self.samples:
+            self.loss = torch.zeros((), device=self.batch.valid.device)
         if self.loss is None or self.is_done:
             problem = "before step.backward(loss)" if self.loss is None else "twice"
             raise ConfigError(f"step.update() was called {problem}: a step is one or more backward, then one update")

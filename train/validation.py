@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import torch
 
-from ..datastores.interrupt import allowed
 from ..errors import ConfigError
 from .config import DEFAULTS, TrainConfig
+from .distributed import find_place
 from .evaluation import LossFunction, check_metrics, measure
 from .loading import Data, evaluation_loader
 from .metrics import Metric
@@ -48,7 +48,8 @@ class Validator:
         config: TrainConfig,
         prepare: Prepare | None,
     ) -> None:
-        check_metrics(metrics)
+        place = find_place()
+        check_metrics(metrics, place)
         self.best_step: int | None = None
         self.best_value: float | None = None
         self.values: dict[str, float] = {}
@@ -70,6 +71,7 @@ class Validator:
             batch_size=config.batch_size,
             workers=config.workers,
             prefetch=config.prefetch,
+            place=place,
             seed=config.seed,
         )
 
@@ -87,8 +89,8 @@ class Validator:
         Ctrl-C breaks off the measuring, and then nothing is changed.
         """
         with run.validating():
-            with allowed():
-                values = measure(run.model, self._loader, run.feed, self._loss, self._metrics, self._prepare)
+            with run.ranks.interrupts():
+                values = measure(run.model, self._loader, run.feed, run.ranks, self._loss, self._metrics, self._prepare)
             self.values = values
             self._judge(run)
         run.record(self.values)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headrace.datastores.interrupt import allowed, held
+from headrace.datastores.interrupt import Terminated, allowed, held, taken
 
 
 def _press() -> None:
@@ -113,3 +113,13 @@ def test_a_handler_of_the_user_is_left_alone() -> None:
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_was_taken_is_not_raised_any_more() -> None:
+    with held(termination=True):
+        assert taken() is None
+        _press()
+        assert taken() is KeyboardInterrupt
+        assert taken() is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert taken() is Terminated

@@ -35,6 +35,11 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
+@given(plan=plans())
+def test_the_samples_of_a_step_are_known_without_it(plan: Plan) -> None:
+    assert [plan.samples_in(n) for n in range(plan.num_steps)] == [batch.valid.sum() for batch in plan.batches(0)]
+
+
 @settings(max_examples=300)
 @given(plan=plans(), epoch=st.integers(0, 5))
 def test_every_sample_exactly_once(plan: Plan, epoch: int) -> None:

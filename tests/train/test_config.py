@@ -32,6 +32,9 @@ from headrace.train import TrainConfig
         ("log_every", 0),
         ("csv", 3),
         ("progress", True),
+        ("rank_timeout", 0),
+        ("rank_timeout", float("inf")),
+        ("rank_timeout", True),
         ("on_nonfinite", "skip"),
     ],
 )

@@ -16,6 +16,8 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     assert choose_device("auto").type == ("cuda" if found else "cpu")
     with pytest.raises(ConfigError, match=rf"'cuda:{found}' is not there: this machine has {found} NVIDIA GPU"):
         choose_device(f"cuda:{found}")
+    with pytest.raises(ConfigError, match=rf"'cuda' of local rank {found} is not there"):
+        choose_device("cuda", found)
 
 
 def test_each_module_gets_its_own_mode_back_also_after_an_error() -> None:

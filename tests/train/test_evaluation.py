@@ -144,7 +144,7 @@ def test_bad_input_is_refused(held_out: Datastore, make_model: Make) -> None:
         evaluate(model, held_out, device="cpu")
     with pytest.raises(ConfigError, match="drops the samples"):
         evaluate(model, Loader(held_out, 64), cross_entropy, device="cpu")
-    with pytest.raises(ConfigError, match="the part of rank 1 of 2 only"):
+    with pytest.raises(ConfigError, match="rank=1 and world_size=2, but this process is rank 0 of 1"):
         evaluate(model, Loader(held_out, 64, last_batch="keep", rank=1, world_size=2), cross_entropy, device="cpu")
     with pytest.raises(ConfigError, match="metrics must be a dict"):
         evaluate(model, held_out, metrics=[Accuracy()], device="cpu")

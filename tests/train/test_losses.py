@@ -37,3 +37,14 @@ def test_a_single_loss_comes_back_bit_for_bit() -> None:
     meter.add(0, 0, torch.arange(128), loss)
     meter.read()
     assert meter.take_mean() == math.pi
+
+
+def test_another_ranks_bad_part_is_not_blamed_on_this_ones_samples() -> None:
+    meter, nan = LossMeter(), torch.tensor(math.nan)
+    meter.add(0, 0, torch.arange(3), torch.tensor(2.0), samples=7, own=torch.tensor(1.0))
+    assert meter.read() is None
+    assert (meter.samples, meter.sums) == (7, (14.0, 7))
+    meter.add(0, 1, torch.arange(3), nan, samples=7, own=torch.tensor(1.0))
+    assert meter.read() == "the loss of step 1 of epoch 0 is nan; its samples are another rank's, which names them"
+    meter.add(0, 2, torch.arange(3), nan, samples=7, own=nan)
+    assert meter.read() == "the loss of step 2 of epoch 0 is nan; its samples are 0, 1, 2"
