@@ -290,6 +290,10 @@ def joined(place: Place, device: torch.device, timeout: float) -> Iterator[Ranks
         )
     try:
         yield Ranks(place)
+    except BaseException:
+        # NCCL would wait for work that other ranks have no part in any more, and they for this one
+        cast("dist.ProcessGroup", dist.group.WORLD).abort()
+        raise
     finally:
         dist.destroy_process_group()
 
