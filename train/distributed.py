@@ -7,10 +7,11 @@ only ones that read it. A process that was started alone makes no process group 
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -174,13 +175,20 @@ class Ranks:
                 "data and settings, and a folder of checkpoints that all of them can read"
             )
 
-    def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace each tensor by its sum over all ranks, in order, while the device goes on."""
+    def sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Begin to replace ``tensor`` by its sum over all ranks, and return what waits for it.
+
+        Work that is queued on a GPU waits, not the host. All ranks begin their sums in the same order.
+        """
         if self.is_alone:
-            return
+            return lambda: None
+        with self.telling("began to add up"):
+            work = dist.all_reduce(tensor, async_op=True)
+        return partial(self._wait_for, work)
+
+    def _wait_for(self, work: dist.Work) -> None:
         with self.telling("added up"):
-            for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-                work.wait()
+            work.wait()
 
     @torch.no_grad()
     def share_first(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -142,7 +142,7 @@ def measure(
             samples += count
             ranks.poll()
     sums = torch.stack([total, torch.full_like(total, samples)])
-    ranks.sum_([sums])
+    ranks.sum_(sums)()
     if not sums[1]:
         raise SampleError("no sample of the evaluation could be made: all of them were skipped (on_error)")
     scores = {} if loss is None else {"loss": float(sums[0]) / float(sums[1])}

@@ -8,8 +8,10 @@ where DistributedDataParallel regroups after the first step of a process, so tha
 another order than one which was not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -43,12 +45,40 @@ class GradientSum:
     Args:
         parameters: those that are trained, in the same order on every rank.
         ranks: who takes part.
+        bucket_bytes: of the gradients that travel together.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, *, bucket_bytes: int = _BUCKET_BYTES) -> None:
         self._parameters = parameters
         self._ranks = ranks
-        self._buckets = [] if ranks.is_alone else _buckets(parameters)
+        self._buckets = [] if ranks.is_alone else _buckets(parameters, bucket_bytes)
+        self._bucket_of = {n: bucket for bucket, each in enumerate(self._buckets) for n in each.parameters}
+        self._waits: list[Callable[[], None]] = []  # for the buckets on their way, which are the first ones
+
+    @contextmanager
+    def during_backward(self) -> Iterator[None]:
+        """Let each bucket travel as soon as the last backward pass of a step, done in this block, has filled it.
+
+        Raises:
+            ConfigError: a gradient came in two pieces, the second one too late.
+        """
+        missing = [set(bucket.parameters) for bucket in self._buckets]
+
+        def ready(number: int, _: torch.Tensor) -> None:
+            if self._bucket_of[number] < len(self._waits):
+                raise ConfigError(
+                    "a gradient changed while it was added up: a parameter that several checkpointed parts of the "
+                    "model share needs torch.utils.checkpoint(..., use_reentrant=False)"
+                )
+            missing[self._bucket_of[number]].discard(number)
+            while len(self._waits) < len(missing) and not missing[len(self._waits)]:
+                self._send_next()
+
+        with ExitStack() as stack:
+            for number in self._bucket_of:
+                hook = self._parameters[number].register_post_accumulate_grad_hook(partial(ready, number))
+                stack.callback(hook.remove)
+            yield
 
     @torch.no_grad()
     def add_up(self, loss: torch.Tensor) -> torch.Tensor:
@@ -62,18 +92,25 @@ class GradientSum:
         """
         if self._ranks.is_alone:
             return loss
-        gradients = [parameter.grad for parameter in self._parameters]
-        _check_dense(gradients)
-        present = torch.tensor([gradient is not None for gradient in gradients], dtype=torch.float64)
+        while len(self._waits) < len(self._buckets):
+            self._send_next()
+        present = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.float64)
         head = torch.cat([loss.double().reshape(1), present.to(loss.device, non_blocking=True)])
-        for bucket in self._buckets:
-            _pack(bucket, gradients)
-        self._ranks.sum_([head, *(bucket.flat for bucket in self._buckets)])
-        if any(gradient is None for gradient in gradients):
+        self._waits.append(self._ranks.sum_(head))
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            wait()
+        if not present.all():
             self._make_missing(head[1:].tolist())
         for bucket in self._buckets:
             _unpack(bucket, self._parameters)
         return head[0]
+
+    @torch.no_grad()
+    def _send_next(self) -> None:
+        bucket = self._buckets[len(self._waits)]
+        _pack(bucket, self._parameters)
+        self._waits.append(self._ranks.sum_(bucket.flat))
 
     def _make_missing(self, counts: list[float]) -> None:
         for parameter, count in zip(self._parameters, counts, strict=True):
@@ -81,7 +118,7 @@ class GradientSum:
                 parameter.grad = torch.empty_like(parameter)
 
 
-def _buckets(parameters: Sequence[nn.Parameter]) -> list[_Bucket]:
+def _buckets(parameters: Sequence[nn.Parameter], size: int) -> list[_Bucket]:
     """The last parameters come first, as their gradients do."""
     groups: list[list[int]] = []
     newest: dict[torch.dtype, list[int]] = {}
@@ -90,7 +127,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> list[_Bucket]:
         parameter = parameters[number]
         if room.get(parameter.dtype, 0) < parameter.nbytes:
             groups.append([])
-            newest[parameter.dtype], room[parameter.dtype] = groups[-1], _BUCKET_BYTES
+            newest[parameter.dtype], room[parameter.dtype] = groups[-1], size
         newest[parameter.dtype].append(number)
         room[parameter.dtype] -= parameter.nbytes
     return [_bucket(tuple(group), [parameters[number] for number in group]) for group in groups]
@@ -104,11 +141,16 @@ def _bucket(numbers: tuple[int, ...], parameters: Sequence[nn.Parameter]) -> _Bu
     return _Bucket(numbers, flat, views)
 
 
-def _pack(bucket: _Bucket, gradients: Sequence[torch.Tensor | None]) -> None:
-    pairs = [(view, gradients[number]) for number, view in zip(bucket.parameters, bucket.views, strict=True)]
-    if any(gradient is None for _, gradient in pairs):
+def _pack(bucket: _Bucket, parameters: Sequence[nn.Parameter]) -> None:
+    gradients = [parameters[number].grad for number in bucket.parameters]
+    there = [(view, gradient) for view, gradient in zip(bucket.views, gradients, strict=True) if gradient is not None]
+    if any(gradient.layout != torch.strided for _, gradient in there):
+        raise ConfigError(
+            "a parameter has a sparse gradient, which several ranks cannot add up here: make its layer with "
+            "sparse=False"
+        )
+    if len(there) < len(gradients):
         bucket.flat.zero_()
-    there = [(view, gradient) for view, gradient in pairs if gradient is not None]
     if there:
         torch._foreach_copy_([view for view, _ in there], [gradient for _, gradient in there])
 
@@ -118,11 +160,3 @@ def _unpack(bucket: _Bucket, parameters: Sequence[nn.Parameter]) -> None:
     there = [(gradient, view) for gradient, view in pairs if gradient is not None]
     if there:
         torch._foreach_copy_([gradient for gradient, _ in there], [view for _, view in there])
-
-
-def _check_dense(gradients: Sequence[torch.Tensor | None]) -> None:
-    if any(gradient is not None and gradient.layout != torch.strided for gradient in gradients):
-        raise ConfigError(
-            "a parameter has a sparse gradient, which several ranks cannot add up here: make its layer with "
-            "sparse=False"
-        )

@@ -178,7 +178,7 @@ def fit(
                     if prepare is None:
                         check_labels(loss, outputs, part.host)
                     value = loss(part.without_padding(outputs), part.without_padding(part.targets))
-                    step.backward(value, part.samples)
+                    step.backward(value, part.samples, is_last=part.is_last)
                 step.update()
                 tell("step")
                 if validator.is_due(step, run) and run.check_finite():

@@ -310,6 +310,7 @@ class Run:
             all_samples=self.loader.plan.samples_in(host.step),
             part_rows=self.config.micro_batch,
             seed=seed,
+            overlap=nullcontext if self.ranks.is_alone else self._gradients.during_backward,
             finish=self._update,
         )
 

@@ -1,6 +1,7 @@
 """One optimizer step, in the hands of whoever computes its loss."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,11 +21,13 @@ class Part:
         host: the rows as they came from the loader, in host memory.
         batch: the same rows on the device.
         samples: rows that are no padding; what a mean over this part is a mean of.
+        is_last: no other part of the step follows.
     """
 
-    __slots__ = ("_prepare", "_prepared", "_rows", "batch", "host", "samples")
+    __slots__ = ("_prepare", "_prepared", "_rows", "batch", "host", "is_last", "samples")
 
     def __init__(self, host: Batch, batch: Batch, prepare: Prepare | None) -> None:
+        self.is_last = True
         self.host = host
         self.batch = batch
         self._prepare = prepare
@@ -94,7 +97,18 @@ class Step(Part):
             several ranks it is this rank's part before ``update``, and the whole afterwards.
     """
 
-    __slots__ = ("_finish", "_part_rows", "_seed", "all_samples", "is_done", "is_epoch_end", "loss", "number")
+    __slots__ = (
+        "_finish",
+        "_is_complete",
+        "_overlap",
+        "_part_rows",
+        "_seed",
+        "all_samples",
+        "is_done",
+        "is_epoch_end",
+        "loss",
+        "number",
+    )
 
     def __init__(
         self,
@@ -107,6 +121,7 @@ class Step(Part):
         all_samples: int,
         part_rows: int | None,
         seed: Callable[[int], None],
+        overlap: Callable[[], AbstractContextManager[None]],
         finish: Callable[["Step", torch.Tensor], None],
     ) -> None:
         super().__init__(host, batch, prepare)
@@ -117,6 +132,8 @@ class Step(Part):
         self.loss: torch.Tensor | None = None
         self._part_rows = part_rows or len(host)
         self._seed = seed
+        self._overlap = overlap
+        self._is_complete = False
         self._finish = finish
 
     @property
@@ -138,25 +155,32 @@ class Step(Part):
             if self.samples:
                 yield self
             return
-        for start in range(0, len(self.host), self._part_rows):
-            stop = min(start + self._part_rows, len(self.host))
+        starts = range(0, len(self.host), self._part_rows)
+        cuts = [(start, min(start + self._part_rows, len(self.host))) for start in starts]
+        cuts = [(start, stop) for start, stop in cuts if self.host.valid[start:stop].any()]
+        for start, stop in cuts:
             part = Part(self.host.rows(start, stop), self.batch.rows(start, stop), self._prepare)
-            if part.samples:
-                self._seed(start)
-                yield part
+            part.is_last = (start, stop) == cuts[-1]
+            self._seed(start)
+            yield part
 
-    def backward(self, loss: torch.Tensor, samples: int | None = None) -> None:
+    def backward(self, loss: torch.Tensor, samples: int | None = None, *, is_last: bool = False) -> None:
         """Add the gradient of ``loss`` to that of this step; may be called several times.
 
         Args:
             loss: one number, the mean over ``samples`` samples.
             samples: how many of the step's samples it is the mean of; None: all of them.
+            is_last: no other loss of this step follows. Then several ranks add up gradients while the pass goes on,
+                instead of afterwards.
 
         Raises:
             ShapeError: the loss is not one floating-point number.
-            ConfigError: it does not depend on the model, or ``update`` was called already.
+            ConfigError: it does not depend on the model, ``update`` was called already, or the last loss came already.
         """
         check_loss(loss)
+        if self._is_complete:
+            raise ConfigError("step.backward was called again after it was told is_last=True: leave that out")
+        self._is_complete = is_last
         if self.is_done:
             raise ConfigError("step.backward was called after step.update(): compute all losses of a step before it")
         if not loss.requires_grad:
@@ -166,7 +190,8 @@ class Step(Part):
             return
         share = (self.samples if samples is None else samples) / self.all_samples
         part = loss if share == 1.0 else loss * share
-        torch.autograd.backward(part)
+        with self._overlap() if is_last else nullcontext():
+            torch.autograd.backward(part)
         self.loss = part.detach() if self.loss is None else self.loss + part.detach()
 
     def update(self) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from models import Model, Pairs
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.checkpoint import checkpoint
 
 from headrace.datastores import Batch, Loader
 from headrace.errors import ConfigError, ShapeError
@@ -155,6 +157,32 @@ def sum_gradients() -> dict[str, Any]:
     return {"loss": float(loss),
             "gradients": [None if p.grad is None else sorted(set(p.grad.flatten().tolist())) for p in parameters],
             "strides": parameters[0].grad.stride()}  # fmt: skip
+
+
+def overlapped(use_reentrant: bool) -> tuple[int, bool, str]:
+    """Three layers, a bucket each: the last one is used twice, the one in between never."""
+    torch.manual_seed(3)
+    model = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)).double()
+    inputs = (torch.randn(4, 8, dtype=torch.float64) + find_place().rank).requires_grad_()
+    parameters, found, early, error = list(model.parameters()), [], 0, ""
+
+    def loss() -> torch.Tensor:
+        hidden = checkpoint(model[2], inputs, use_reentrant=use_reentrant)
+        return checkpoint(model[2], model[0](hidden), use_reentrant=use_reentrant).square().sum()
+
+    with joined(find_place(), torch.device("cpu"), 30) as ranks:
+        gradients = GradientSum(parameters, ranks, bucket_bytes=600)
+        for overlap in (nullcontext(), gradients.during_backward()):
+            model.zero_grad()
+            try:
+                with overlap:
+                    loss().backward()
+            except ConfigError as caught:
+                error = str(caught)
+            early = len(gradients._waits)
+            gradients.add_up(torch.tensor(1.0))
+            found.append([None if each.grad is None else each.grad.flatten().tolist() for each in parameters])
+    return early, found[0] == found[1], error
 
 
 def with_own_group() -> tuple[bool, float]:

@@ -104,6 +104,13 @@ def test_gradients_are_added_up_bucket_by_bucket() -> None:
         assert found["strides"] == (1, 3)  # the gradient's own memory is kept
 
 
+def test_gradients_travel_while_the_backward_pass_goes_on() -> None:
+    assert run_ranks(jobs.overlapped, 3, False) == [(1, True, "")] * 3
+    for early, _, error in run_ranks(jobs.overlapped, 2, True):
+        assert early == 1
+        assert error.startswith("a gradient changed while it was added up")
+
+
 def test_a_group_that_is_there_is_used_and_left_alone() -> None:
     found = run_ranks(jobs.with_own_group, 2)
     assert [still_there for still_there, _ in found] == [True, True]

@@ -105,6 +105,18 @@ def test_a_loss_in_parts_has_the_gradient_of_the_whole(
     assert [row.loss for row in run_parts.history] == pytest.approx([row.loss for row in run.history], rel=1e-12)
 
 
+def test_nothing_may_follow_the_last_loss_of_a_step(digits: Datastore, make_model: Make, config: TrainConfig) -> None:
+    model = make_model()
+
+    def body(step: Step) -> None:
+        step.backward(cross_entropy(model(step.inputs), step.targets), is_last=True)
+        with pytest.raises(ConfigError, match="again after it was told is_last=True"):
+            step.backward(cross_entropy(model(step.inputs), step.targets))
+        step.update()
+
+    _drive(Run(model, digits, _sgd, dataclasses.replace(config, max_steps=1)), body)
+
+
 @pytest.mark.parametrize(("micro_batch", "last_batch"), [(16, "drop"), (7, "keep"), (50, "pad"), (1, "drop")])
 def test_a_step_in_parts_has_the_gradient_of_the_whole(
     digits: Datastore, config: TrainConfig, micro_batch: int, last_batch: Any
