@@ -96,6 +96,7 @@ def _close(ranks: list[Rank]) -> None:
 def _work(pipe: Connection, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # the server that forks workers keeps it from them
     while True:
         job, arguments = pipe.recv()
         try:
