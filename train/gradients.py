@@ -53,6 +53,7 @@ class GradientSum:
         self._ranks = ranks
         self._buckets = [] if ranks.is_alone else _buckets(parameters, bucket_bytes)
         self._bucket_of = {n: bucket for bucket, each in enumerate(self._buckets) for n in each.parameters}
+        self._all_present: torch.Tensor | None = None
         self._waits: list[Callable[[], None]] = []  # for the buckets on their way, which are the first ones
 
     @contextmanager
@@ -94,13 +95,17 @@ class GradientSum:
             return loss
         while len(self._waits) < len(self._buckets):
             self._send_next()
-        present = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.float64)
-        head = torch.cat([loss.double().reshape(1), present.to(loss.device, non_blocking=True)])
+        present = [parameter.grad is not None for parameter in self._parameters]
+        if self._all_present is None:
+            self._all_present = torch.ones(len(present), dtype=torch.float64, device=loss.device)
+        # a copy from the host would wait for the device
+        counts = self._all_present if all(present) else self._all_present.new_tensor(present)
+        head = torch.cat([loss.double().reshape(1), counts])
         self._waits.append(self._ranks.sum_(head))
         waits, self._waits = self._waits, []
         for wait in waits:
             wait()
-        if not present.all():
+        if not all(present):
             self._make_missing(head[1:].tolist())
         for bucket in self._buckets:
             _unpack(bucket, self._parameters)
