@@ -9,6 +9,7 @@ built from that one sentence, so it survives pickling between processes, and eac
      +-- MissingDataError(FileNotFoundError)  a dataset, shard or image that is not there
      +-- DestinationError(FileExistsError)    a destination that already holds something else
      +-- ShardError(OSError)                  a shard that is truncated, not a tar, or does not fit its index
+     |    +-- UnreachableError(ConnectionError)  a remote place that does not answer, refuses, or answers nonsense
      +-- DuplicateKeyError(ValueError)        two samples or files that claim one key
      +-- SampleError(ValueError)              one sample that cannot be made
      |    +-- DecodeError                     its bytes are no image that can be read
@@ -32,6 +33,7 @@ __all__ = [
     "ShapeError",
     "ShardError",
     "StateError",
+    "UnreachableError",
     "WorkerError",
 ]
 
@@ -60,6 +62,10 @@ class DestinationError(HeadraceError, FileExistsError):
 
 class ShardError(HeadraceError, OSError):
     """A shard that is truncated, is no tar file, or does not fit its index."""
+
+
+class UnreachableError(ShardError, ConnectionError):
+    """A remote place that does not answer, refuses, or answers what was not asked; no sample is to blame."""
 
 
 class DuplicateKeyError(HeadraceError, ValueError):

@@ -8,7 +8,7 @@ foreign error is not kept as a cause.
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import MissingDataError, ShardError
+from ..errors import MissingDataError, ShardError, UnreachableError
 
 __all__ = ["BadAnswerError", "Failure", "failure_of"]
 
@@ -63,12 +63,14 @@ class BadAnswerError(Exception):
     Args:
         reason: what is wrong with it, and what to do; holds nothing secret.
         again: whether asking again may help.
+        replaced: whether it comes from another object than before.
     """
 
-    def __init__(self, reason: str, *, again: bool = False) -> None:
+    def __init__(self, reason: str, *, again: bool = False, replaced: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.again = again
+        self.replaced = replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,13 @@ class Failure:
         reason: in words.
         again: whether asking again may help.
         missing: whether what was asked for is not there.
+        replaced: whether something else is there.
     """
 
     reason: str
     again: bool = False
     missing: bool = False
+    replaced: bool = False
 
     def error(self, doing: str, attempts: int) -> MissingDataError | ShardError:
         """Return the package's error.
@@ -93,7 +97,8 @@ class Failure:
             attempts: how often.
         """
         times = f" ({attempts} attempts)" if attempts > 1 else ""
-        return (MissingDataError if self.missing else ShardError)(f"{doing}: {self.reason}{times}")
+        kind = MissingDataError if self.missing else ShardError if self.replaced else UnreachableError
+        return kind(f"{doing}: {self.reason}{times}")
 
 
 def failure_of(error: BaseException, scheme: str) -> Failure:
@@ -104,11 +109,11 @@ def failure_of(error: BaseException, scheme: str) -> Failure:
         scheme: of the address, for the remedy.
 
     Example:
-        >>> failure_of(TimeoutError(), "s3")
-        Failure(reason='no answer in time, or the connection broke (TimeoutError)', again=True, missing=False)
+        >>> failure_of(TimeoutError(), "s3").reason
+        'no answer in time, or the connection broke (TimeoutError)'
     """
     if isinstance(error, BadAnswerError):
-        return Failure(error.reason, again=error.again)
+        return Failure(error.reason, again=error.again, replaced=error.replaced)
     status, code = _status(error), _code(error)
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
     named = f"{type(error).__name__}{f', {code}' if code else ''}{f', status {status}' if status else ''}"
@@ -117,7 +122,9 @@ def failure_of(error: BaseException, scheme: str) -> Failure:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)) or status in (404, 410) or code in _MISSING_CODES:
         return Failure(f"it is not there ({named}): check the address", missing=True)
     if status in (412, 416):  # a range behind the end of what is there now
-        return Failure(f"it was replaced since it was first seen ({named}): start again with the new one")
+        return Failure(
+            f"it was replaced since it was first seen ({named}): start again with the new one", replaced=True
+        )
     if status == 403 and code in _HIDING_CODES:
         return Failure(f"access was refused, or it is not there ({named}): {_remedy(scheme)}", missing=True)
     if isinstance(error, PermissionError) or status in (401, 403):

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from ..augment.random import Draw
-from ..errors import ConfigError, SampleError
+from ..errors import ConfigError, SampleError, UnreachableError
 from .counts import show_count
 from .permute import derive_key
 from .plan import BatchRows
@@ -114,10 +114,10 @@ def annotate(error: BaseException, note: str) -> None:
 
 
 def is_exhaustion(error: BaseException | None) -> bool:
-    """Whether ``error``, or what caused it, says that the machine is short of descriptors, memory or buffers.
+    """Whether ``error``, or what caused it, says that the machine lacks descriptors, memory, buffers or its network.
 
     No sample is to blame for that, and none may take another's place because of it: a batch would depend on the
-    machine.
+    machine, or on the network.
     """
     seen = set[int]()  # an error object that is raised again and again can be among its own causes
     while error is not None and id(error) not in seen:
@@ -133,7 +133,9 @@ def _says_exhaustion(error: BaseException) -> bool:
         return any(map(is_exhaustion, error.exceptions))
     if isinstance(error, RuntimeError):  # torch's allocator has no type of its own
         return "can't allocate memory" in text_of(error)
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _EXHAUSTION)
+    return isinstance(error, (MemoryError, UnreachableError)) or (
+        isinstance(error, OSError) and error.errno in _EXHAUSTION
+    )
 
 
 def substitutes(sample: int, draw: Draw, shard_sizes: IntArray) -> Iterator[int]:

@@ -118,7 +118,8 @@ def check_answer(answer: Answer, offset: int, length: int, stat: Stat) -> None:
     if (size, answer.mark) != (stat.size, stat.mark):
         found = Stat(size, answer.mark).identity
         raise BadAnswerError(
-            f"it was replaced since it was first seen (it was {stat.identity}, now {found}): start anew"
+            f"it was replaced since it was first seen (it was {stat.identity}, now {found}): start anew",
+            replaced=True,
         )
     if (first, end) != (offset, offset + length):
         raise BadAnswerError(

@@ -126,8 +126,11 @@ def _one_by_one(source: Datastore, task: Task, rows: Rows, clock: Clock, action:
             return Failed(task.number, task.first_row + row, error)
         stand_in = SKIPPED
         if action == "substitute":
-            others = substitutes(index, task.draw, source.shard_sizes)
-            stand_in = next((other for other in others if not _attempt(source, other, task.draw, one, clock)), SKIPPED)
+            found = _stand_in(source, index, task.draw, one, clock)
+            if isinstance(found, Exception):
+                annotate(found, f"raised while making a substitute of {place_of(source, index)}")
+                return Failed(task.number, task.first_row + row, found)
+            stand_in = found
         if action == "raise" or (action == "substitute" and stand_in == SKIPPED):
             annotate(error, f"raised while making {place_of(source, index)}")
             if action == "substitute":
@@ -135,6 +138,17 @@ def _one_by_one(source: Datastore, task: Task, rows: Rows, clock: Clock, action:
             return Failed(task.number, task.first_row + row, error)
         incidents.append(Incident.of(task.first_row + row, index, stand_in, place_of(source, index), error))
     return Done(task.number, tuple(clock.seconds), tuple(incidents))
+
+
+def _stand_in(source: Datastore, index: int, draw: Draw, row: Rows, clock: Clock) -> int | Exception:
+    """Make a substitute; return its id, ``SKIPPED`` where all fail, or an error that is no sample's fault."""
+    for other in substitutes(index, draw, source.shard_sizes):
+        error = _attempt(source, other, draw, row, clock)
+        if error is None:
+            return other
+        if is_exhaustion(error):
+            return error
+    return SKIPPED
 
 
 def _attempt(source: Datastore, index: int, draw: Draw, row: Rows, clock: Clock) -> Exception | None:

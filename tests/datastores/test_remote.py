@@ -22,7 +22,7 @@ from headrace.datastores.failures import failure_of
 from headrace.datastores.http import links_in
 from headrace.datastores.places import open_storage
 from headrace.datastores.remote import RemoteOptions, RemoteStorage
-from headrace.errors import ConfigError, HeadraceError, MissingDataError, ShardError
+from headrace.errors import ConfigError, HeadraceError, MissingDataError, ShardError, UnreachableError
 from headrace.tools.cli import main
 
 QUICK = Retry(attempts=4, timeout=5.0, pause=0.01, longest_pause=0.05)
@@ -175,6 +175,19 @@ def test_a_fault_that_stays_is_an_error_that_names_bytes_and_address(shards: Pat
             remote.raw(1)
         faults[0] = ""
         assert len(remote.raw(1)["jpg"]) == len(jpeg(1)), "and what was refused once is read later"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_sample_takes_anothers_place_because_the_network_fails(shards: Path, workers: int) -> None:
+    faults: list[Fault] = [""]
+    retry = Retry(attempts=2, timeout=5.0, pause=0.0, longest_pause=0.0)
+    with web_server(shards) as site, fault_proxy(site.port, lambda number, line: faults[0]) as proxy:
+        remote = ShardDatastore(f"{proxy.url}/with", retry=retry, cache_bytes=0)
+        data = AugmentedImageDatastore((16, 16), remote)
+        with Loader(data, batch_size=4, workers=workers, on_error="substitute") as loader:
+            faults[0] = "503"
+            with pytest.raises(UnreachableError, match=r"shard-00000.\.tar.*cannot answer now"):
+                list(loader)
 
 
 @pytest.mark.parametrize(

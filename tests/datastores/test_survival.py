@@ -25,8 +25,9 @@ from headrace.datastores import Loader
 from headrace.datastores.incidents import OnError
 from headrace.datastores.meter import Meter
 from headrace.datastores.pool import ProcessPool
+from headrace.datastores.schema import Sample
 from headrace.datastores.slots import SlotLayout
-from headrace.errors import ConfigError, WorkerError
+from headrace.errors import ConfigError, UnreachableError, WorkerError
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 
@@ -343,6 +344,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_message(tmp_path: Path, method: A
     "error",
     [
         OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        UnreachableError("no answer"),
         MemoryError(),
         RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to ..."),
         ExceptionGroup("both", [ValueError(), OSError(errno.ENFILE, "")]),
@@ -355,6 +357,25 @@ def test_a_machine_that_is_short_of_something_is_no_samples_fault(action: Any, e
         list(loader)
     assert any("sample 3" in note and "on_error is for samples" in note for note in raised.value.__notes__)
     assert loader.incidents == 0
+
+
+class _Outage(Failing):
+    """Sample 3 is bad; the first substitute that is tried meets a network that is gone."""
+
+    def sample(self, index: int, draw: Draw) -> Sample:
+        if self.tried == 2:  # together with the others, and alone
+            self.tried += 1
+            raise UnreachableError("no answer")
+        self.tried += index == 3
+        return super().sample(index, draw)
+
+
+def test_no_substitute_is_passed_over_because_the_network_fails() -> None:
+    data = _Outage({3}, ValueError())
+    data.tried = 0
+    with pytest.raises(UnreachableError) as raised:
+        list(Loader(data, 10, shuffle="never", on_error="substitute"))
+    assert any("substitute of sample 3" in note for note in raised.value.__notes__)
 
 
 def test_a_worker_that_cannot_map_a_batch_says_so() -> None:
