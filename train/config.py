@@ -61,6 +61,8 @@ class TrainConfig:
         csv: a file that receives the history row by row; it must not exist yet, unless the run
             is continued. None: none.
         progress: "bar" (where stderr is no terminal: "lines"), "lines" (one for each row of the history) or "none".
+        overlap: several ranks add up gradients while the backward pass goes on, not after it. That pays where the
+            network between them is slow, and costs the host some time for each parameter.
         rank_timeout: seconds that a rank waits for the others before it ends with an error.
         on_nonfinite: what happens when a loss is NaN or infinite. "stop": the run ends and says which step and samples.
 
@@ -94,6 +96,7 @@ class TrainConfig:
     resume: Resume = "never"
     csv: str | os.PathLike[str] | None = None
     progress: ProgressStyle = "bar"
+    overlap: bool = False
     rank_timeout: float = 600.0
     on_nonfinite: OnNonfinite = "stop"
 
@@ -108,6 +111,7 @@ class TrainConfig:
         check_clip(self.clip)
         _check_decay(self.ema_decay)
         _check_seconds("rank_timeout", self.rank_timeout)
+        _check_choice("overlap", self.overlap, (True, False))
         if self.seed >= 2**64:
             raise ConfigError(f"seed must be below 2**64, got {self.seed}")
         if self.workers != "auto":
@@ -142,7 +146,7 @@ def _check_seconds(name: str, value: Any) -> None:
         raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
 
 
-def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+def _check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 

@@ -310,7 +310,7 @@ class Run:
             all_samples=self.loader.plan.samples_in(host.step),
             part_rows=self.config.micro_batch,
             seed=seed,
-            overlap=nullcontext if self.ranks.is_alone else self._gradients.during_backward,
+            overlap=self._gradients.during_backward if self.config.overlap else nullcontext,
             finish=self._update,
         )
 

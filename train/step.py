@@ -170,8 +170,8 @@ class Step(Part):
         Args:
             loss: one number, the mean over ``samples`` samples.
             samples: how many of the step's samples it is the mean of; None: all of them.
-            is_last: no other loss of this step follows. Then several ranks add up gradients while the pass goes on,
-                instead of afterwards.
+            is_last: no other loss of this step follows, so that several ranks may add up gradients while the pass goes
+                on (``TrainConfig(overlap=True)``).
 
         Raises:
             ShapeError: the loss is not one floating-point number.

@@ -32,6 +32,7 @@ from headrace.train import TrainConfig
         ("log_every", 0),
         ("csv", 3),
         ("progress", True),
+        ("overlap", "yes"),
         ("rank_timeout", 0),
         ("rank_timeout", float("inf")),
         ("rank_timeout", True),

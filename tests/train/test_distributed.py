@@ -38,7 +38,7 @@ def _close(found: Any, expected: Any) -> None:
     "settings",
     [
         {},  # of 40 samples in batches of 9, the last has 4: with 3 ranks the last one has none of them
-        {"last_batch": "drop", "batch_size": 7, "validate_every": 3, "micro_batch": 2},
+        {"last_batch": "drop", "batch_size": 7, "validate_every": 3, "micro_batch": 2, "overlap": True},
         {"last_batch": "pad", "batch_size": 11, "patience": 1, "max_steps": 9},
     ],
 )
