@@ -2,10 +2,11 @@
 
 ``journal.jsonl`` lies among the files of an unfinished build (``staging.py``). Its first line says what is being built,
 as a digest; each further one names a shard that is complete and flushed to the disk, with its size and checksums, how
-many samples of each label it has, and what the builder wants to know again. A line counts if it ends in a line end; a
-shard counts if its bytes, and those of its offset table, still have the checksums of its line.
+many samples of each label it has, and what the builder wants to know again. A line counts if it ends in a line end and
+has its own checksum; a shard counts if its bytes, and those of its offset table, still have the checksums of its line.
 """
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -53,16 +54,18 @@ class FinishedShard:
             "shortened_keys": self.shortened_keys,
             "note": self.note,
         }
-        return json.dumps(document).encode("ascii") + b"\n"
+        return json.dumps(document | {"line": _digest(document)}).encode("ascii") + b"\n"
 
     @classmethod
     def unpack(cls, line: bytes) -> Self:
         """Read a line.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it is none.
+            ValueError, KeyError, TypeError, AttributeError: it is none, or its checksum does not fit.
         """
         document = json.loads(line)
+        if document.pop("line") != _digest(document):
+            raise ValueError("the checksum does not fit")
         labels = Counter({int(label): int(count) for label, count in document["labels"].items()})
         entry = ShardEntry(**document["shard"])
         return cls(entry, labels, int(document["encoded_keys"]), dict(document["shortened_keys"]), document["note"])
@@ -156,6 +159,10 @@ def read_journal(folder: Path, plan: str) -> list[FinishedShard]:
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
             break
     return found
+
+
+def _digest(document: Any) -> str:
+    return hashlib.sha256(json.dumps(document).encode("ascii")).hexdigest()
 
 
 def _head(line: bytes) -> Any:

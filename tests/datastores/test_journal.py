@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.datastores.index import ShardEntry
@@ -216,6 +216,36 @@ def test_a_disk_that_fills_up_leaves_what_is_finished(tmp_path: Path, unbroken: 
 def test_a_plan_is_needed_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="plan="):
         ShardWriter(tmp_path, resume=True)
+
+
+def test_a_line_that_still_is_one_but_was_changed_counts_for_nothing(tmp_path: Path, unbroken: dict[str, str]) -> None:
+    journal = interrupted(tmp_path / "out") / JOURNAL_NAME
+    lines = journal.read_bytes().split(b"\n")
+    lines[2] = lines[2].replace(b"xxx", b"Xxx", 1)
+    journal.write_bytes(b"\n".join(lines))
+    assert len(write_all(tmp_path / "out", resume=True).notes) == 1
+    assert tree(tmp_path / "out") == unbroken
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_happens_to_what_is_left_the_bytes_are_right(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    base = tmp_path_factory.mktemp("damage")
+    write_all(base / "unbroken")
+    staging = interrupted(base / "out")
+    path = staging / data.draw(st.sampled_from([JOURNAL_NAME, "shard-000000.tar", "shard-000001.tar.offsets"]))
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    path.write_bytes(content)
+    try:
+        write_all(base / "out", resume=True)
+    except DestinationError:
+        assert path.name == JOURNAL_NAME  # its first line is no longer of this plan
+    else:
+        assert tree(base / "out") == tree(base / "unbroken")
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=9)
