@@ -142,12 +142,16 @@ class Cache:
             idle_seconds: how long an object was not read when it may go.
 
         Raises:
-            ConfigError: the limit is not above 0, or the folder belongs to somebody else or is open to others.
+            ConfigError: the limit is not above 0, there is no home folder, or the folder belongs to somebody else or is
+                open to others.
             ShardError, MissingDataError: it cannot be created.
         """
         if limit is not None and limit < 1:
             raise ConfigError(f"cache_bytes must be above 0, or 0 for no cache, got {limit}")
-        above = Path.home() / ".cache" / "headrace" if place is None else Path(place).expanduser().absolute()
+        try:
+            above = Path("~/.cache/headrace" if place is None else place).expanduser().absolute()
+        except RuntimeError as error:
+            raise ConfigError(f"no home folder for a cache ({error}): pass cache_dir=, or cache_bytes=0") from error
         folder = above / f"headrace-{os.geteuid()}"
         try:
             above.mkdir(parents=True, exist_ok=True)

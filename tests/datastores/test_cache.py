@@ -206,6 +206,8 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     for limit in (-1, 0):
         with pytest.raises(ConfigError, match="cache_bytes must be above 0"):
             Cache.make(tmp_path, limit)
+    with pytest.raises(ConfigError, match="no home folder"):
+        Cache.make("~no-such-user/x")
     (tmp_path / "file").touch()
     with pytest.raises((ShardError, FileNotFoundError), match="cache_bytes=0"):
         Cache.make(tmp_path / "file" / "below")
