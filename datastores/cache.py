@@ -30,7 +30,7 @@ from .storage import fsync_folder, os_failure
 __all__ = ["IDLE_SECONDS", "Cache", "CacheEntry", "CacheItem", "Fetched", "MismatchError"]
 
 #: An object that was read within so many seconds is in use.
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 10.0
 
 _PIECE = 1 << 23
 _ENTRY = re.compile(r"[0-9a-f]{64}")

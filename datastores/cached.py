@@ -21,6 +21,7 @@ from .storage import ByteRange, Readable
 __all__ = ["CachedStorage"]
 
 _THREADS = 2  # objects that a process fetches at a time
+_FULL_SECONDS = 2.0  # until room is looked for again
 
 
 class CachedStorage:
@@ -191,7 +192,7 @@ class _Fetcher:
                 return False
             else:
                 if done is Fetched.NO_ROOM:
-                    self._full[item.url] = time.monotonic() + self._cache.idle_seconds
+                    self._full[item.url] = time.monotonic() + _FULL_SECONDS
                 return done is Fetched.STORED
         return False
 
