@@ -31,6 +31,7 @@ PUBLIC = {
         "Sharpness",
         "Solarize",
         "TrivialAugment",
+        "apply_all",
     ],
     "headrace.datastores": [
         "AugmentedImageDatastore",
