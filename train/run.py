@@ -126,7 +126,7 @@ class Run:
     ) -> None:
         self.model = model
         self.config = config
-        self.place = place = find_place()
+        self._place = place = find_place()
         self.device = choose_device(config.device, place.local_rank)
         self.stop_reason: StopReason | None = None
         self.message = ""
@@ -196,7 +196,7 @@ class Run:
             stack.enter_context(_alone())
             stack.enter_context(held(termination=self._folder is not None))
             stack.callback(self._forget_interrupt)
-            self.ranks = stack.enter_context(joined(self.place, self.device, self.config.rank_timeout))
+            self.ranks = stack.enter_context(joined(self._place, self.device, self.config.rank_timeout))
             align(self)
             self._gradients = GradientSum(self._parameters, self.ranks)
             if self._saver is not None:
@@ -359,6 +359,8 @@ class Run:
             self.save()
         if is_last:
             self._complete()
+        if interrupt:
+            self.check_finite()  # waits for what ranks have under way: whoever leaves with an error ends it
         raise_interrupt(interrupt)
 
     def _agree(self) -> int:

@@ -229,6 +229,11 @@ def interrupted_run(folder: str | None, number: int, moment: str, who: int) -> t
     return result.step, result.stop_reason, weights_sha256(result.model)
 
 
+def with_a_csv_file(path: str) -> str:
+    config = TrainConfig(batch_size=8, progress="none", device="cpu", csv=path, rank_timeout=30)
+    return str(fit(plain_model(), Pairs(), cross_entropy, adam, config, prepare=doubled))
+
+
 def bad_loss(who: int) -> tuple[int, str, list[str]]:
     calls = {"loss": 0}
 

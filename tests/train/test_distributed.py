@@ -189,6 +189,13 @@ def test_ranks_that_differ_are_told_so(what: str, message: str) -> None:
         assert message in found
 
 
+def test_what_only_rank_0_finds_wrong_ends_the_others_too(tmp_path: Path) -> None:
+    (tmp_path / "history.csv").write_text("another run's")
+    first, second = run_ranks(jobs.with_a_csv_file, 2, f"{tmp_path}/history.csv")
+    assert first.startswith("DestinationError: ")
+    assert second.startswith("RankError: rank 1 of 2 lost another rank")
+
+
 def test_a_ready_loader_must_be_made_for_its_rank() -> None:
     _, (found,) = run_ranks(jobs.with_a_loader_for_one, 2)
     assert found.startswith(
