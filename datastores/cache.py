@@ -33,6 +33,7 @@ __all__ = ["IDLE_SECONDS", "Cache", "CacheEntry", "CacheItem", "Fetched", "Misma
 IDLE_SECONDS = 10.0
 
 _PIECE = 1 << 23
+_SMALL = 1 << 18
 _ENTRY = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"[0-9a-f]{64}\.([0-9]{1,18})\.part")
 _LOCK = "lock"
@@ -291,7 +292,8 @@ class Cache:
         """Remove what was not used for the longest time until an object fits; return ``NO_ROOM`` if it cannot."""
         on_their_way, orphans = self._parts(own)
         files, newest = list(self._files()), time.time() - self.idle_seconds
-        idle = sorted((entry for entry in files if entry.used <= newest), key=lambda entry: entry.used)
+        idle = [entry for entry in files if entry.used <= newest]
+        idle.sort(key=lambda entry: (entry.size < _SMALL, entry.used))  # small ones last: they free next to nothing
         held = sum(entry.size for entry in [*files, *orphans])
         excess = item.stored_bytes + on_their_way + held - self._limit(held)
         if excess > sum(entry.size for entry in [*orphans, *idle]):

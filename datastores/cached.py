@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ..errors import HeadraceError, ShardError
@@ -107,24 +106,24 @@ class CachedStorage:
         return self._fetcher
 
 
-@dataclass(frozen=True, slots=True)
 class _Table:
-    """An offset table in the cache, or at its origin where room was made of it."""
+    """An offset table in the cache; where room was made of it, it is read once more and held in memory."""
 
-    storage: CachedStorage
-    path: str
-    item: CacheItem
-
-    @property
-    def size(self) -> int:
-        return self.item.size
+    def __init__(self, storage: CachedStorage, path: str, item: CacheItem) -> None:
+        self.size = item.size
+        self._storage = storage
+        self._path = path
+        self._item = item
+        self._held: Readable | None = None
 
     def read(self, offset: int, length: int) -> bytes:
-        if offset + length <= self.item.size:
-            data = self.storage.cache.read(self.item, offset, length)
+        if self._held is None and offset + length <= self.size:
+            data = self._storage.cache.read(self._item, offset, length)
             if data is not None:
                 return data
-        return self.storage.origin.read(self.path, offset, length)
+        if self._held is None:
+            self._held = self._storage.origin.open(self._path)
+        return self._held.read(offset, length)
 
 
 class _Fetcher:

@@ -249,6 +249,17 @@ def test_the_second_epoch_needs_no_network(tmp_path: Path) -> None:
     }
 
 
+def test_tables_that_made_room_are_read_once_more(tmp_path: Path) -> None:
+    write_shards(tmp_path / "with", samples=20, per_shard=10)
+    with web_server(tmp_path) as site:
+        images = cached(f"{site.url}/with", tmp_path)
+        assert images.key(0) == "c0/000"
+        Cache.make(tmp_path / "cache").clear()
+        site.requests.clear()
+        assert [images.key(number) for number in range(10)] == [f"c{number % 3}/{number:03d}" for number in range(10)]
+        assert len(site.requests) == 1
+
+
 def test_workers_share_the_cache_and_its_state_changes_no_bit(tmp_path: Path) -> None:
     write_shards(tmp_path / "with", samples=24, per_shard=4)
 
