@@ -91,10 +91,11 @@ class CheckpointFolder:
             fsync_folder(temporary)
             temporary.rename(target)
             fsync_folder(self.path)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # torch's writer has no type of its own for a full disk
             shutil.rmtree(temporary, ignore_errors=True)
+            reason = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"the checkpoint of step {snapshot.step} cannot be written to {self.path} ({error.strerror or error}): "
+                f"the checkpoint of step {snapshot.step} cannot be written to {self.path} ({reason}): "
                 "the earlier ones are as they were; make room, or correct the path"
             ) from error
         self._clean_up()

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
 
 from ..errors import StateError
 
@@ -44,9 +44,9 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
     """
     writer = _Writer(folder, sync_files=True)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is what is meant
-            save(dict(tensors), storage_writer=writer, no_dist=True)
+        # what ``save`` calls once it has warned that there is one process; this may run in a thread of its own, and
+        # filters of warnings belong to the whole process
+        _save_state_dict(dict(tensors), writer, no_dist=True)
     except CheckpointException as error:
         raise _cause(error) from None
 
