@@ -8,7 +8,8 @@ image in every round. The table shows the median over all images and rounds, and
 the output is the mean of 8 x 8 bilinear samples in float64, placed by the one matrix that the recipe comes to.
 
 Recipes: a random-resized-crop with flip; rotation, scale and translation of the whole image, then a resize (shear
-costs the same, but the libraries do not agree on what it is); a plain crop.
+costs the same, but the libraries do not agree on what it is); a plain crop; brightness, contrast, saturation and hue,
+whose reference is torchvision's in float64 without rounding in between (albumentations draws the order of the four).
 """
 
 import argparse
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from headrace.augment import Draw, ImageAugmenter, RandomResizedCrop
+from headrace.augment import ColorAugmenter, Draw, ImageAugmenter, RandomResizedCrop
 from headrace.augment.crop import RandomCrop
 from headrace.augment.geometry import about_centre, reflections, window
 from headrace.augment.random import Purpose
@@ -78,6 +79,38 @@ def main() -> None:
         for name, calls in runs.items():
             exactness = psnr([call() for call in calls[:CHECKED]], references)
             print(f"{recipe:20}{name:16}{times[name] * 1e6:9.0f}{exactness}")
+    colors(photos(options.images), options.rounds, with_albumentations="albumentations" in arms)
+
+
+def colors(images: list[Pixels], rounds: int, *, with_albumentations: bool) -> None:
+    """Brightness, contrast, saturation and hue, in this order, of 224 x 224 pixels; headrace takes a batch at once."""
+    from torchvision.transforms.v2 import functional
+
+    batch = torch.from_numpy(np.stack([image[: SIZE[0], : SIZE[1]] for image in images])).permute(0, 3, 1, 2)
+    ids, factors = np.arange(len(batch)), {"brightness": 1.2, "contrast": 0.8, "saturation": 1.3, "hue": 0.05}
+    color = ColorAugmenter(**factors)
+
+    def one_by_one(image: torch.Tensor) -> torch.Tensor:
+        for name, factor in factors.items():
+            image = getattr(functional, f"adjust_{name}")(image, factor)
+        return image
+
+    planar = [image.contiguous() for image in batch]
+    runs: dict[str, list[Call]] = {
+        "headrace": [lambda: color.apply(batch, ids, Draw())],
+        "torchvision v2": [lambda: torch.stack([one_by_one(image) for image in planar])],
+    }
+    if with_albumentations:
+        import albumentations
+
+        jitter = albumentations.ColorJitter(**{name: (factor, factor) for name, factor in factors.items()}, p=1.0)
+        pixels = [np.ascontiguousarray(image.permute(1, 2, 0).numpy()) for image in batch]
+        runs["albumentations"] = [lambda: np.stack([jitter(image=image)["image"] for image in pixels])]
+    times = measure(runs, rounds)
+    references = [255 * one_by_one(image.double() / 255).permute(1, 2, 0).numpy() for image in batch[:CHECKED]]
+    for name, (call,) in runs.items():
+        exactness = psnr(list(call()[:CHECKED]), references)
+        print(f"{'color':20}{name:16}{times[name] / len(batch) * 1e6:9.0f}{exactness}")
 
 
 def photos(count: int) -> list[Pixels]:
