@@ -143,8 +143,9 @@ def measure(
             ranks.poll()
     sums = torch.stack([total, torch.full_like(total, samples)])
     ranks.sum_(sums)()
-    if not sums[1]:
+    loss_sum, all_samples = sums.tolist()  # waits for the device
+    if not all_samples:
         raise SampleError("no sample of the evaluation could be made: all of them were skipped (on_error)")
-    scores = {} if loss is None else {"loss": float(sums[0]) / float(sums[1])}
+    scores = {} if loss is None else {"loss": loss_sum / all_samples}
     scores |= {name: float(metric.compute()) for name, metric in metrics.items()}
     return dict(zip(scores, ranks.values_of_first(list(scores.values())), strict=True))

@@ -1,6 +1,7 @@
 """What differs on a GPU: nothing waits inside of a step, and errors are found without the device's help."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from toys import Noise
 
-from headrace.datastores import Loader
+from headrace.datastores import Batch, Loader
 from headrace.errors import SampleError
 from headrace.train import Accuracy, TrainConfig, evaluate, fit, weights_sha256
 from headrace.train.device import DeviceFeed, choose_device, restored_generators, seed_step
@@ -70,22 +71,22 @@ def test_no_step_waits_for_the_device(last_batch: str) -> None:
 
 def test_evaluation_waits_only_at_its_end() -> None:
     model = _model().cuda()
-    waits: list[int] = []
+    ends: list[int] = []
 
-    class Once(Accuracy):
-        def compute(self) -> float:
+    class Watched(Loader):
+        def __iter__(self) -> Iterator[Batch]:
+            yield from super().__iter__()
             torch.cuda.set_sync_debug_mode("default")
-            waits.append(1)
-            return super().compute()
+            ends.append(1)
 
-    metric = Once()
-    loader = Loader(Noise(90), 20, shuffle="never", last_batch="pad")
+    metric = Accuracy()
+    loader = Watched(Noise(90), 20, shuffle="never", last_batch="pad")
     torch.cuda.set_sync_debug_mode("error")
     try:
         scores = evaluate(model, loader, None, {"accuracy": metric}, device="cuda")
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert waits == [1]
+    assert ends == [1]
     assert scores == evaluate(model, Noise(90), None, {"accuracy": Accuracy()}, device="cuda", batch_size=90)
 
 
