@@ -82,6 +82,9 @@ def web_server(folder: Path, manners: Manners | None = None) -> Iterator[WebServ
         request_queue_size = 128  # its own 5 lose connections, each for a second
         daemon_threads = True
 
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Say nothing on stderr of clients that hang up: tests look at what commands write there."""
+
     server = Server(("127.0.0.1", 0), Handler)
     site.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
