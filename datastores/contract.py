@@ -38,7 +38,7 @@ class StorageContract:
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace a file, not through the storage under test."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must say how a file comes to {path}")
 
     def again(self) -> Storage:
         """Return the storage as another process would get it."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,14 @@ from torch import nn
 from ..datastores.batch import Batch
 from ..errors import ConfigError
 
-__all__ = ["DeviceFeed", "choose_device", "mode", "restored_generators", "seed_step"]
+__all__ = [
+    "DeviceFeed",
+    "alone_in_process",
+    "choose_device",
+    "mode",
+    "restored_generators",
+    "seed_step",
+]
 
 
 def choose_device(name: str, local_rank: int | None = None) -> torch.device:
@@ -65,6 +73,23 @@ def restored_generators(device: torch.device) -> Iterator[None]:
     finally:
         for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)
+
+
+_TRAINING = threading.RLock()
+
+
+@contextmanager
+def alone_in_process() -> Iterator[None]:
+    """Refuse to train in two threads of a process at a time."""
+    if not _TRAINING.acquire(blocking=False):
+        raise ConfigError(
+            "another thread of this process is training, and torch's random generators, which each step seeds, belong "
+            "to the whole process: train in two processes, or one after the other"
+        )
+    try:
+        yield
+    finally:
+        _TRAINING.release()
 
 
 def seed_step(device: torch.device, seed: int, epoch: int, step: int, part: int = 0) -> None:

@@ -4,7 +4,6 @@ Flow: loader -> batch on the device -> ``Step`` (your forward, ``step.backward(l
 """
 
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -23,7 +22,14 @@ from .checkpoint import CheckpointFolder
 from .checks import check_optimizer, check_padding, check_synchronized, trainable_parameters
 from .clipping import clip_gradients
 from .config import DEFAULTS, TrainConfig
-from .device import DeviceFeed, choose_device, mode, restored_generators, seed_step
+from .device import (
+    DeviceFeed,
+    alone_in_process,
+    choose_device,
+    mode,
+    restored_generators,
+    seed_step,
+)
 from .distributed import Ranks, find_place, interrupt_code, joined, raise_interrupt
 from .gradients import GradientSum
 from .history import History
@@ -193,7 +199,7 @@ class Run:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(_alone())
+            stack.enter_context(alone_in_process())
             stack.enter_context(held(termination=self._folder is not None))
             stack.callback(self._forget_interrupt)
             self.ranks = stack.enter_context(joined(self._place, self.device, self.config.rank_timeout))
@@ -473,23 +479,6 @@ class Run:
             workers=self.loader.workers,
             threads=torch.get_num_threads() if self.device.type == "cpu" else 0,
         )
-
-
-_TRAINING = threading.RLock()
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Refuse to train in two threads of a process at a time."""
-    if not _TRAINING.acquire(blocking=False):
-        raise ConfigError(
-            "another thread of this process is training, and torch's random generators, which each step seeds, belong "
-            "to the whole process: train in two processes, or one after the other"
-        )
-    try:
-        yield
-    finally:
-        _TRAINING.release()
 
 
 def _total_steps(config: TrainConfig, steps_per_epoch: int) -> int:
